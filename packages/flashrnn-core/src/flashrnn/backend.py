@@ -1,0 +1,49 @@
+"""The contract between core and a backend."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Optional
+
+from .problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
+
+INTERFACE_VERSION = 1
+"""Counts the changes of everything a backend package relies on: this file, Problem and its tensors, CellSpec."""
+
+
+class Backend(ABC):
+    """One way to compute the recurrence. A package offers an instance through the entry-point group "flashrnn.backends".
+
+    Core checks the arguments, casts them, allocates what comes out, and owns autograd and the current device; a backend
+    fills tensors. It keeps no state between calls, never waits for the device and never writes to what it reads.
+
+    Attributes:
+        name: the name in `backend=...`, the same as that of the entry point.
+        aliases: other names it answers to.
+        priority: `auto` takes the usable backend with the highest.
+        interface_version: the INTERFACE_VERSION that the backend was written for, as a literal number.
+        is_reference: correct rather than fast; `auto` warns when it leaves a GPU tensor to such a backend.
+    """
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    priority: int = 0
+    interface_version: int
+    is_reference: bool = False
+
+    @abstractmethod
+    def why_not(self, problem: Problem) -> Optional[str]:
+        """None if this backend solves the problem, else one sentence: the limit, the value found, what would work.
+
+        Quick, and without side effects: no compile, no allocation, nothing written.
+        """
+
+    @abstractmethod
+    def forward(self, problem: Problem, inputs: Inputs, outputs: Outputs) -> None:
+        """Fill every element of `outputs`. Never called for a problem that `is_empty`."""
+
+    @abstractmethod
+    def backward(
+        self, problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, into: InputGradients
+    ) -> None:
+        """Fill every element of `into`, given what forward read and filled. Never called for a problem that `is_empty`."""

@@ -1,0 +1,35 @@
+"""The simple recurrent network (Elman 1990)."""
+
+from __future__ import annotations
+
+from typing import Optional, Sequence
+
+from torch import Tensor
+
+from .spec import CellSpec, Tensors
+
+
+def elman_step(gates: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[Tensors, Tensors]:
+    """h' = tanh(g)."""
+    return (gates[0].tanh(),), ()
+
+
+def elman_step_backward(
+    grads: Sequence[Tensor], saved: Sequence[Tensor], old: Sequence[Tensor], new: Sequence[Tensor]
+) -> tuple[Tensors, tuple[Optional[Tensor], ...]]:
+    """Gradient of g; h' itself is the activation, so nothing else is saved."""
+    (h_new,) = new
+    return (grads[0] * (1 - h_new * h_new),), (None,)
+
+
+ELMAN = CellSpec(
+    name="elman",
+    states=("h",),
+    gates=("g",),
+    input_gates=("g",),
+    recurrent_gates=("g",),
+    bias_gates=("g",),
+    saved=(),
+    step=elman_step,
+    step_backward=elman_step_backward,
+)

@@ -1,0 +1,101 @@
+"""sLSTM: exponential input and forget gates, a normaliser n and a stabiliser m (Beck et al. 2024, xLSTM).
+
+    l  = logsigmoid(f) + m                 log of the decayed stabiliser
+    m' = i          where n == 0           no history yet: m is "minus infinity"
+         max(i, l)  elsewhere
+    i* = exp(i - m');  f* = 0 where n == 0 and c == 0, else exp(l - m')
+    c' = f* c + i* tanh(z)
+    n' = max(f* n + i*, 1)
+    h' = s(o) c' / n'
+
+m is a constant for differentiation: the gradient that reaches it is ignored and it passes none on. The gradient of the max
+in n' goes to the branch that won, to the sum on a tie.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Optional, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from .spec import CellSpec, Tensors
+
+
+def bounded_exp(x: Tensor) -> Tensor:
+    """exp(x), with x held below the bound from which even the square of exp(x) would leave the dtype's range.
+
+    l - m' is positive, and so may reach the bound, only where n == 0 but c != 0. The gradient is that of exp throughout.
+    """
+    bound = math.log(torch.finfo(x.dtype).max) / 3
+    return torch.exp(x - (x - bound).clamp(min=0).detach())
+
+
+def slstm_step(gates: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[Tensors, Tensors]:
+    """One step of the formula at the top of this file."""
+    i, f, z, o = gates
+    _, c, n, m = states
+    decayed = logsigmoid(f) + m.detach()
+    no_history = n == 0
+    m_new = torch.where(no_history, i, torch.maximum(i, decayed)).detach()
+    i_star = torch.exp(i - m_new)
+    f_star = bounded_exp(decayed - m_new).masked_fill(no_history & (c == 0), 0)
+    z, o = z.tanh(), o.sigmoid()
+    c_new = f_star * c + i_star * z
+    total = f_star * n + i_star
+    n_new = torch.where(total >= 1, total, torch.ones_like(total))
+    h_new = o * (c_new / n_new)
+    return (h_new, c_new, n_new, m_new), (pack_exponentials(i_star, f_star), (-f).sigmoid(), z, o)
+
+
+def pack_exponentials(i_star: Tensor, f_star: Tensor) -> Tensor:
+    """i* and f* as one number without loss: one of them is always exactly 1, and the sign says which.
+
+    f* where i* == 1; -i* (possibly -0.0) where f* == 1.
+    """
+    return torch.where(i_star == 1, f_star, -i_star)
+
+
+def unpack_exponentials(packed: Tensor) -> tuple[Tensor, Tensor]:
+    """(i*, f*) from one number."""
+    forget_is_one = torch.signbit(packed)
+    one = torch.ones_like(packed)
+    return torch.where(forget_is_one, -packed, one), torch.where(forget_is_one, one, packed)
+
+
+def slstm_step_backward(
+    grads: Sequence[Tensor], saved: Sequence[Tensor], old: Sequence[Tensor], new: Sequence[Tensor]
+) -> tuple[Tensors, tuple[Optional[Tensor], ...]]:
+    """Gradients of (i, f, z, o) and of the old (h, c, n, m); m's is zero."""
+    dh, dc, dn, _ = grads
+    packed, keep_f, z, o = saved
+    i_star, f_star = unpack_exponentials(packed)
+    _, c_old, n_old, _ = old
+    _, c_new, n_new, _ = new
+    ratio = c_new / n_new
+    do = dh * ratio * (o * (1 - o))
+    d_ratio = dh * o / n_new
+    dc = dc + d_ratio
+    dn = (dn - d_ratio * ratio).masked_fill(f_star * n_old + i_star < 1, 0)
+    di = (dc * z + dn) * i_star
+    d_decayed = (dc * c_old + dn * n_old) * f_star
+    dz = dc * i_star * (1 - z * z)
+    return (di, d_decayed * keep_f, dz, do), (None, dc * f_star, dn * f_star, None)
+
+
+GATES = ("i", "f", "z", "o")
+
+SLSTM = CellSpec(
+    name="slstm",
+    states=("h", "c", "n", "m"),
+    gates=GATES,
+    input_gates=GATES,
+    recurrent_gates=GATES,
+    bias_gates=GATES,
+    saved=("exponentials", "keep_f", "z", "o"),
+    step=slstm_step,
+    step_backward=slstm_step_backward,
+    constant_states=("m",),
+)

@@ -1,0 +1,70 @@
+"""CellSpec: what a cell is, as data, with the mathematics of one step beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Optional, Sequence
+
+from torch import Tensor
+
+Tensors = tuple[Tensor, ...]
+
+Step = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[Tensors, Tensors]]
+"""(gates, states) -> (new states, saved activations); every tensor has one shape, e.g. [B, NH, D]."""
+
+StepBackward = Callable[
+    [Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]],
+    tuple[Tensors, tuple[Optional[Tensor], ...]],
+]
+"""(gradients of the new states, saved, old states, new states) -> (gradients of the gates, of the old states)."""
+
+
+@dataclass(frozen=True)
+class CellSpec:
+    """A recurrent cell: names as data, and the pointwise mathematics of one step in plain torch.
+
+    A gate's pre-activation is the sum of the parts it has: an input part Wx, a recurrent part R @ h, a bias b.
+    The gates with a recurrent part stand first in `gates`, those with an input part and those with a bias last, so that
+    each set is a slice.
+
+    Attributes:
+        name: the value of `function` that selects the cell.
+        states: names of the states in order. Index 0 is "h", the one that recurs.
+        gates: names of all gates in order.
+        input_gates: gates with an input part, the G axis of Wx.
+        recurrent_gates: gates with a recurrent part, the first axis of R.
+        bias_gates: gates with a bias, the first axis of b.
+        saved: names of the activations that `step` hands to `step_backward`, at most as many as gates.
+        constant_states: states that are constants for differentiation: the gradient that reaches them is ignored, the one
+            they pass on is zero.
+        step: one step forward. Ordinary autograd through it gives the cell's gradients.
+        step_backward: the same gradients by hand. A `None` among the gradients of the old states means zero. That of h
+            holds the direct path only: what comes through R is added by the caller.
+    """
+
+    name: str
+    states: tuple[str, ...]
+    gates: tuple[str, ...]
+    input_gates: tuple[str, ...]
+    recurrent_gates: tuple[str, ...]
+    bias_gates: tuple[str, ...]
+    saved: tuple[str, ...]
+    step: Step
+    step_backward: StepBackward
+    constant_states: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.states[0] != "h":
+            raise ValueError(f"cell {self.name}: the first state must be 'h', got {self.states}")
+        if self.gates[: len(self.recurrent_gates)] != self.recurrent_gates:
+            raise ValueError(f"cell {self.name}: recurrent gates {self.recurrent_gates} must stand first in {self.gates}")
+        for kind, some in (("input", self.input_gates), ("bias", self.bias_gates)):
+            if self.gates[len(self.gates) - len(some) :] != some:
+                raise ValueError(f"cell {self.name}: {kind} gates {some} must stand last in {self.gates}")
+        if len(self.saved) > len(self.gates):
+            raise ValueError(f"cell {self.name}: saves {len(self.saved)} activations, at most {len(self.gates)}")
+
+    @property
+    def num_states(self) -> int:
+        """NS, the number of states."""
+        return len(self.states)

@@ -1,0 +1,167 @@
+"""The one validator of tensor arguments, shared by all backends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Any, Optional, Union
+
+import torch
+from torch import Tensor
+
+from .cells import CellSpec, get_cell
+from .config import FlashRNNConfig
+from .dtypes import DTYPES
+from .errors import DeviceError, DtypeError, ShapeError, describe
+from .layouts import LETTERS, shape_of, spell
+
+States = Union[Tensor, Mapping[str, Tensor], None]
+
+
+def check_inputs(
+    Wx: Tensor,
+    R: Tensor,
+    b: Tensor,
+    states: States,
+    lengths: Optional[Tensor],
+    resets: Optional[Tensor],
+    config: FlashRNNConfig,
+) -> Optional[Tensor]:
+    """Check every tensor of a call; return the initial states as one tensor [NS, B, NH, D], or None for zeros.
+
+    Raises:
+        ShapeError, DtypeError, DeviceError: naming the argument, the expected shape in letters and numbers, and what came.
+    """
+    cell = get_cell(config.function)
+    for name, x in (("Wx", Wx), ("R", R), ("b", b)):
+        _check_floating(name, x)
+    sizes = _sizes(Wx, R, cell, config.input_shape)
+    _check_shape("Wx", Wx, config.input_shape, sizes, f"gates {_names(cell.input_gates)}", config.input_shape)
+    _check_shape("R", R, "GHDD", {**sizes, "G": len(cell.recurrent_gates)}, f"gates {_names(cell.recurrent_gates)}")
+    _check_shape("b", b, "GHD", {**sizes, "G": len(cell.bias_gates)}, f"gates {_names(cell.bias_gates)}")
+    initial = _check_states(states, cell, sizes, config, Wx)
+    if lengths is not None:
+        _check_type("lengths", lengths)
+        if lengths.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+            raise DtypeError(describe("lengths", "an integer tensor", str(lengths.dtype)))
+        _check_shape("lengths", lengths, "B", sizes)
+    if resets is not None:
+        _check_type("resets", resets)
+        if resets.dtype != torch.bool:
+            raise DtypeError(describe("resets", "a bool tensor", str(resets.dtype), "Write resets.bool()."))
+        _check_shape("resets", resets, "BT", sizes, f"[B, T] whatever input_shape, here {config.input_shape!r}")
+    for name, x in (("R", R), ("b", b), ("states", initial), ("lengths", lengths), ("resets", resets)):
+        if x is not None and x.device != Wx.device:
+            raise DeviceError(describe(name, f"a tensor on {Wx.device}, as Wx is", f"one on {x.device}", "Move it first."))
+    return initial
+
+
+def check_lengths(lengths: Tensor, sequence_size: int) -> Tensor:
+    """`lengths` as int64 within 0..T. On a GPU they are held to that range: reading them there would make the host wait."""
+    lengths = lengths.to(torch.int64)
+    if lengths.device.type == "cpu" and lengths.numel() > 0:
+        low, high = int(lengths.min()), int(lengths.max())
+        if low < 0 or high > sequence_size:
+            raise ShapeError(describe("lengths", f"values from 0 to T = {sequence_size}", f"values from {low} to {high}"))
+    return lengths.clamp(0, sequence_size)
+
+
+def _sizes(Wx: Tensor, R: Tensor, cell: CellSpec, input_shape: str) -> dict[str, int]:
+    """Size by axis letter: B and T from Wx, NH and D from R, the rest from the cell."""
+    if Wx.ndim != len(input_shape):
+        raise ShapeError(describe("Wx", f"{len(input_shape)} axes {spell(input_shape)}", f"shape {list(Wx.shape)}"))
+    if R.ndim != 4 or R.shape[2] != R.shape[3]:
+        todo = "R[g, n, out, in] is one square matrix for each gate and head."
+        raise ShapeError(describe("R", "4 axes [NG, NH, D, D]", f"shape {list(R.shape)}", todo))
+    if R.shape[1] < 1 or R.shape[2] < 1:
+        raise ShapeError(describe("R", "at least one head and a head dimension of at least 1", f"shape {list(R.shape)}"))
+    return {
+        "S": cell.num_states,
+        "B": Wx.shape[input_shape.index("B")],
+        "T": Wx.shape[input_shape.index("T")],
+        "G": len(cell.input_gates),
+        "H": R.shape[1],
+        "D": R.shape[2],
+        "1": 1,
+    }
+
+
+def _check_shape(
+    name: str, x: Tensor, layout: str, sizes: Mapping[str, int], note: str = "", option: str = ""
+) -> None:
+    expected = shape_of(layout, sizes)
+    if tuple(x.shape) == expected:
+        return
+    note = f" ({note})" if note else ""
+    wanted = f"shape {spell(layout)} = {list(expected)}{note}"
+    raise ShapeError(describe(name, wanted, f"shape {list(x.shape)}", _swap_hint(tuple(x.shape), layout, expected, option)))
+
+
+def _swap_hint(got: tuple[int, ...], layout: str, expected: tuple[int, ...], option: str) -> str:
+    """A sentence when exchanging two axes of what came would give what is expected."""
+    if len(got) != len(expected):
+        return ""
+    for one, other in combinations(range(len(got)), 2):
+        swapped = list(got)
+        swapped[one], swapped[other] = swapped[other], swapped[one]
+        if tuple(swapped) == expected:
+            axes = f"{LETTERS[layout[one]]} and {LETTERS[layout[other]]}"
+            return f"The axes {axes} look swapped" + (f" for input_shape {option!r}." if option else ".")
+    return ""
+
+
+def _check_states(
+    states: States, cell: CellSpec, sizes: Mapping[str, int], config: FlashRNNConfig, Wx: Tensor
+) -> Optional[Tensor]:
+    """Initial states in any of the accepted forms as one tensor [NS, B, NH, D]."""
+    if states is None:
+        return None
+    if isinstance(states, Mapping):
+        return _stack_states(states, cell, sizes, Wx)
+    _check_floating("states", states)
+    return _without_time("states", states, config.output_shape.replace("T", "1"), sizes, f"states {_names(cell.states)}", Wx)
+
+
+def _stack_states(states: Mapping[str, Tensor], cell: CellSpec, sizes: Mapping[str, int], Wx: Tensor) -> Optional[Tensor]:
+    unknown = [name for name in states if name not in cell.states]
+    if unknown:
+        raise ShapeError(describe("states", f"names among {_names(cell.states)} for {cell.name}", _names(map(str, unknown))))
+    given = {}
+    for name, x in states.items():
+        _check_floating(f"states[{name!r}]", x)
+        given[name] = _without_time(f"states[{name!r}]", x, "B1HD", sizes, "", Wx)
+    if not given:
+        return None
+    dtype = next(iter(given.values())).dtype
+    for x in given.values():
+        dtype = torch.promote_types(dtype, x.dtype)
+    zeros = torch.zeros(shape_of("BHD", sizes), dtype=dtype, device=Wx.device)
+    return torch.stack([given[name].to(dtype) if name in given else zeros for name in cell.states])
+
+
+def _without_time(name: str, x: Tensor, layout: str, sizes: Mapping[str, int], note: str, Wx: Tensor) -> Tensor:
+    """x, given with or without a time axis of size 1, without it."""
+    short = layout.replace("1", "")
+    if x.ndim == len(layout):
+        _check_shape(name, x, layout, sizes, note)
+        x = x.squeeze(layout.index("1"))
+    else:
+        _check_shape(name, x, short, sizes, note)
+    if x.device != Wx.device:
+        raise DeviceError(describe(name, f"a tensor on {Wx.device}, as Wx is", f"one on {x.device}", "Move it first."))
+    return x
+
+
+def _check_type(name: str, x: Any) -> None:
+    if not isinstance(x, Tensor):
+        raise DtypeError(describe(name, "a tensor", type(x).__name__))
+
+
+def _check_floating(name: str, x: Any) -> None:
+    _check_type(name, x)
+    if x.dtype not in DTYPES.values():
+        raise DtypeError(describe(name, f"a tensor of {', '.join(DTYPES)}", str(x.dtype)))
+
+
+def _names(names: Any) -> str:
+    return ", ".join(names)

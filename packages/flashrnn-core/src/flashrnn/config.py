@@ -1,0 +1,101 @@
+"""FlashRNNConfig: every option of a call, checked when it is made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, Optional, Union
+
+import torch
+
+from .cells import get_cell
+from .dtypes import parse_dtype
+from .errors import ConfigError, describe
+from .layouts import INPUT, INPUT_SHAPES, OUTPUT, OUTPUT_SHAPES
+
+
+@dataclass(frozen=True)
+class FlashRNNConfig:
+    """Options of `flashrnn()`. Each has one meaning in all backends.
+
+    Attributes:
+        function: "lstm", "gru", "elman" or "slstm".
+        backend: "auto" takes the fastest usable backend; a name or alias runs that backend or raises.
+        dtype: what is computed in, as a torch dtype or its name ("float16", "bfloat16", "float32", "float64"). None: the
+            autocast dtype inside an autocast region, else the dtype of Wx.
+        forward_clipval: v > 0 clips every new h to [-v, v]; the gradient is zero where it was clipped. None: no clipping.
+        gradient_recurrent_clipval: v > 0 clips the gradient that reaches h(t) from step t + 1 through R (for gru: plus
+            its direct path) to [-v, v], before the outside gradient of step t is added. None: no clipping.
+        gradient_recurrent_cut: that gradient is zero through R; c, n and gru's direct path keep theirs.
+        input_shape: axis order of Wx, "BTGHD" or "TBGHD".
+        output_shape: axis order of the returned states, "SBTHD" or "STBHD".
+        recompute: save no gates for the backward pass; it computes them again from the saved h.
+
+    Raises:
+        ConfigError: an option has a value that it cannot have.
+    """
+
+    function: str = "lstm"
+    backend: str = "auto"
+    dtype: Union[str, torch.dtype, None] = None
+    forward_clipval: Optional[float] = None
+    gradient_recurrent_clipval: Optional[float] = None
+    gradient_recurrent_cut: bool = False
+    input_shape: str = INPUT
+    output_shape: str = OUTPUT
+    recompute: bool = False
+
+    def __post_init__(self) -> None:
+        get_cell(self.function)
+        parse_dtype(self.dtype)
+        if not isinstance(self.backend, str):
+            raise ConfigError(describe("backend", "a string", repr(self.backend)))
+        for name in ("forward_clipval", "gradient_recurrent_clipval"):
+            _check_clipval(name, getattr(self, name))
+        for name in ("gradient_recurrent_cut", "recompute"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ConfigError(describe(name, "True or False", repr(value)))
+        for name, known in (("input_shape", INPUT_SHAPES), ("output_shape", OUTPUT_SHAPES)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ConfigError(describe(name, " or ".join(map(repr, known)), repr(value)))
+
+    def values(self) -> tuple[Any, ...]:
+        """The values of the fields in order: FlashRNNConfig(*config.values()) == config."""
+        return tuple(getattr(self, name) for name in FIELDS)
+
+
+FIELDS = tuple(field.name for field in fields(FlashRNNConfig))
+
+
+def _check_clipval(name: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0 or math.isinf(value):
+        raise ConfigError(describe(name, "None or a finite number above 0", repr(value)))
+
+
+def merge_config(
+    config: Optional[FlashRNNConfig], function: str, backend: str, dtype: Union[str, torch.dtype, None]
+) -> FlashRNNConfig:
+    """The options of one call: those of `config`, with the call's own arguments in their place.
+
+    An argument left at its default says nothing. ConfigError if the call and its config contradict each other.
+    """
+    if config is None:
+        return FlashRNNConfig(function, backend, dtype)
+    if not isinstance(config, FlashRNNConfig):
+        raise ConfigError(describe("config", "a FlashRNNConfig or None", type(config).__name__))
+    given = {"function": function, "backend": backend, "dtype": parse_dtype(dtype)}
+    for field in fields(FlashRNNConfig)[: len(given)]:
+        argument, configured = given[field.name], getattr(config, field.name)
+        if field.name == "dtype":
+            configured = parse_dtype(configured)
+        if argument == field.default:
+            given[field.name] = configured
+        elif configured not in (field.default, argument):
+            raise ConfigError(
+                f"{field.name}: the call says {argument!r} and its config {configured!r}. Give it in one place, or the same."
+            )
+    return replace(config, **given)

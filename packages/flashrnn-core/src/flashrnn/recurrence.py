@@ -1,0 +1,206 @@
+"""The recurrence as one differentiable operation: the only autograd site, shared by every backend.
+
+A pair of torch.library ops stands between the user's tensors and a backend, so that autograd, torch.compile and torch.export
+see one opaque call. Their arguments: the tensors in the order of `Inputs`, then the fields of FlashRNNConfig in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NoReturn, Optional
+
+import torch
+from torch import Tensor
+
+from .config import FlashRNNConfig
+from .discovery import choose
+from .dtypes import autocast_is_on
+from .errors import DoubleBackwardError
+from .layouts import OUTPUT, rearrange
+from .problem import Inputs, Problem
+from .tensors import (
+    Results,
+    allocate_gradients,
+    allocate_results,
+    fit_gradients,
+    fit_inputs,
+    problem_of,
+    view_gradients,
+    view_results,
+)
+from .vanilla import VANILLA
+
+OPTIONS = (
+    "str function, str backend, ScalarType dtype, float? forward_clipval, float? gradient_recurrent_clipval, "
+    "bool gradient_recurrent_cut, str input_shape, str output_shape, bool recompute"
+)
+NUM_DIFFERENTIABLE = 4  # Wx, R, b, states
+
+
+def recurrence(config: FlashRNNConfig, given: Inputs) -> tuple[Tensor, Tensor]:
+    """(states, last_states) of checked tensors, in the axis orders of `config`, whose dtype is settled."""
+    if config.backend == VANILLA.name:
+        states, last_states = reference(config, given)
+    else:
+        requires_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given[:NUM_DIFFERENTIABLE])
+        states, last_states, _ = torch.ops.flashrnn.recurrence(*given, *config.values(), requires_grad)
+    return states, last_states.unsqueeze(config.output_shape.index("T"))
+
+
+def reference(config: FlashRNNConfig, given: Inputs) -> tuple[Tensor, Tensor]:
+    """The same by vanilla, in plain sight of autograd, which saves what it needs itself."""
+    problem = forward_problem(config, given, requires_grad=False)
+    with on_device(problem.device):
+        states, last_states = VANILLA.run(problem, fit_inputs(problem, given))
+    return rearrange(states, OUTPUT, config.output_shape).contiguous(), last_states.contiguous()
+
+
+# ---------------------------------------------------------------------------------------------------------------- forward
+
+
+def forward(config: FlashRNNConfig, given: Inputs, requires_grad: bool) -> Results:
+    """Pose the problem, choose its backend, let it fill the results."""
+    problem = forward_problem(config, given, requires_grad)
+    results = allocate_results(problem, like=given.R)
+    inputs, outputs = fit_inputs(problem, given), view_results(problem, results)
+    with on_device(problem.device):
+        if not problem.is_empty:
+            choose(problem).forward(problem, inputs, outputs)
+        elif inputs.states is None:
+            outputs.last_states.zero_()
+        else:
+            outputs.last_states.copy_(inputs.states)
+    return results
+
+
+def forward_problem(config: FlashRNNConfig, given: Inputs, requires_grad: bool) -> Problem:
+    """The problem as the forward pass meets it."""
+    assert given.Wx is not None and isinstance(config.dtype, torch.dtype)
+    states_dtype = config.dtype if given.states is None else given.states.dtype
+    return problem_of(config, given, given.Wx, config.input_shape, states_dtype, requires_grad)
+
+
+@contextmanager
+def on_device(device: torch.device) -> Iterator[None]:
+    """Make `device` current, and keep an outside autocast region away from a backend's own arithmetic."""
+    with ExitStack() as stack:
+        if device.type == "cuda":
+            stack.enter_context(torch.cuda.device(device))
+        if autocast_is_on(device.type):
+            stack.enter_context(torch.autocast(device.type, enabled=False))
+        yield
+
+
+torch.library.define(
+    "flashrnn::recurrence",
+    "(Tensor Wx, Tensor R, Tensor b, Tensor? states, Tensor? lengths, Tensor? resets, "
+    f"{OPTIONS}, bool requires_grad) -> (Tensor, Tensor, Tensor)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+
+
+@torch.library.impl("flashrnn::recurrence", "default")
+@torch.no_grad()
+def _recurrence(*args: Any) -> Results:
+    *tensors_and_options, requires_grad = args
+    return forward(*_split(tensors_and_options), requires_grad)
+
+
+@torch.library.register_fake("flashrnn::recurrence")
+def _recurrence_fake(*args: Any) -> Results:
+    *tensors_and_options, requires_grad = args
+    config, given = _split(tensors_and_options)
+    return allocate_results(forward_problem(config, given, requires_grad), like=given.R)
+
+
+def _split(tensors_and_options: list[Any]) -> tuple[FlashRNNConfig, Inputs]:
+    count = len(Inputs._fields)
+    return FlashRNNConfig(*tensors_and_options[count:]), Inputs(*tensors_and_options[:count])
+
+
+# --------------------------------------------------------------------------------------------------------------- backward
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+    *tensors_and_options, _ = inputs
+    ctx.config, given = _split(tensors_and_options)
+    ctx.dtypes = [x.dtype if x is not None else None for x in given[:NUM_DIFFERENTIABLE]]
+    ctx.save_for_backward(*output, given.Wx if ctx.config.recompute else None, *given[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, states: Optional[Tensor], last_states: Optional[Tensor], _: Any) -> tuple[Any, ...]:
+    needs = ctx.needs_input_grad[:NUM_DIFFERENTIABLE]
+    gradients = torch.ops.flashrnn.recurrence_backward(
+        *ctx.saved_tensors[3:], *ctx.config.values(), *ctx.saved_tensors[:3], states, last_states, needs
+    )
+    wanted = [x.to(dtype) if need else None for x, dtype, need in zip(gradients, ctx.dtypes, needs)]
+    return (*wanted, *[None] * (len(ctx.needs_input_grad) - len(wanted)))
+
+
+def backward_problem(config: FlashRNNConfig, given: Inputs, results: Results) -> Problem:
+    """The problem as the backward pass meets it: Wx may be gone, so sizes are read from the results."""
+    states, last_states, _ = results
+    return problem_of(config, given, states, config.output_shape, last_states.dtype, requires_grad=True)
+
+
+torch.library.define(
+    "flashrnn::recurrence_backward",
+    f"(Tensor? Wx, Tensor R, Tensor b, Tensor? states, Tensor? lengths, Tensor? resets, {OPTIONS}, "
+    "Tensor all_states, Tensor last_states, Tensor saved, Tensor? grad_states, Tensor? grad_last_states, bool[] needs) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+
+
+@torch.library.impl("flashrnn::recurrence_backward", "default")
+@torch.no_grad()
+def _recurrence_backward(*args: Any) -> tuple[Tensor, ...]:
+    *tensors_and_options, all_states, last_states, saved, grad_states, grad_last_states, needs = args
+    config, given = _split(tensors_and_options)
+    results = (all_states, last_states, saved)
+    problem = backward_problem(config, given, results)
+    gradients = allocate_gradients(problem, needs, like=given.R)
+    into = view_gradients(problem, needs, gradients)
+    grads = fit_gradients(problem, grad_states, grad_last_states)
+    with on_device(problem.device):
+        if problem.is_empty:
+            _pass_through(problem, grads.last_states, gradients)
+        else:
+            inputs, outputs = fit_inputs(problem, given), view_results(problem, results)
+            choose(problem).backward(problem, inputs, outputs, grads, into)
+    return gradients
+
+
+def _pass_through(problem: Problem, grad_last_states: Optional[Tensor], gradients: tuple[Tensor, ...]) -> None:
+    """Gradients of no step at all: last_states are the initial states, and depend on nothing else."""
+    for x in gradients:
+        x.zero_()
+    *_, states = gradients
+    if grad_last_states is not None and states.numel() > 0:
+        for name, into, grad in zip(problem.cell.states, states, grad_last_states):
+            if name not in problem.cell.constant_states:
+                into.copy_(grad)
+
+
+@torch.library.register_fake("flashrnn::recurrence_backward")
+def _recurrence_backward_fake(*args: Any) -> tuple[Tensor, ...]:
+    *tensors_and_options, all_states, last_states, saved, _, _, needs = args
+    config, given = _split(tensors_and_options)
+    return allocate_gradients(backward_problem(config, given, (all_states, last_states, saved)), needs, like=given.R)
+
+
+def _refuse(ctx: Any, *grads: Any) -> NoReturn:
+    raise DoubleBackwardError(
+        f"backend {ctx.backend!r} has first derivatives only; backend='vanilla' has second ones: "
+        "call flashrnn(..., backend='vanilla')."
+    )
+
+
+def _save_name(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.backend = inputs[len(Inputs._fields) + 1]
+
+
+torch.library.register_autograd("flashrnn::recurrence", _differentiate, setup_context=_save)
+torch.library.register_autograd("flashrnn::recurrence_backward", _refuse, setup_context=_save_name)

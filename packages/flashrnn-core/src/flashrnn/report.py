@@ -1,0 +1,181 @@
+"""What works here and what does not, and why: for a machine (`python -m flashrnn`) and for given shapes (`explain`)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Optional, Union
+
+import torch
+
+from .config import FlashRNNConfig, merge_config
+from .discovery import AUTO, Candidate, candidates, find, not_installed, reasons_why_not
+from .dtypes import parse_dtype
+from .errors import BackendUnavailable
+from .problem import Problem
+
+if sys.version_info >= (3, 10):
+    from importlib.metadata import distributions
+else:
+    from importlib_metadata import distributions
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which backend a call takes, and why each other one does not.
+
+    Attributes:
+        backend: the backend that runs, or None if the call would raise.
+        reasons: for every backend, why it does not solve the problem; None where it does.
+        problem: the shapes and options asked about.
+    """
+
+    backend: Optional[str]
+    reasons: dict[str, Optional[str]]
+    problem: Problem
+
+    def __str__(self) -> str:
+        problem, config = self.problem, self.problem.config
+        head = (
+            f"{config.function}, B {problem.batch_size}, T {problem.sequence_size}, {problem.num_heads} x "
+            f"{problem.head_dim}, {str(config.dtype).replace('torch.', '')} on {problem.device}: "
+            f"backend {config.backend!r} takes {self.backend or 'nothing'}"
+        )
+        rows = [(name, reason or ("taken" if name == self.backend else "would work too")) for name, reason in self.reasons.items()]
+        return head + "\n" + table(rows)
+
+
+def explain(
+    batch_size: int,
+    sequence_size: int,
+    num_heads: int,
+    head_dim: int,
+    function: str = "lstm",
+    config: Optional[FlashRNNConfig] = None,
+    backend: str = AUTO,
+    dtype: Union[str, torch.dtype, None] = None,
+    *,
+    device: Union[str, torch.device, None] = None,
+    requires_grad: bool = True,
+    lengths: bool = False,
+    resets: bool = False,
+) -> Explanation:
+    """Say which backend `flashrnn()` would take for these shapes, and why each other one would not do.
+
+    Args:
+        batch_size, sequence_size, num_heads, head_dim: B, T, NH, D.
+        function, config, backend, dtype: as for `flashrnn()`; dtype None means float32 here.
+        device: where the tensors would lie; None: the GPU if there is one, else the CPU.
+        requires_grad: whether gradients are wanted.
+        lengths, resets: whether those arguments would be given.
+
+    Returns:
+        An Explanation; print it for a table. Unlike `flashrnn()` it does not raise for a backend that cannot run.
+    """
+    config = merge_config(config, function, backend, dtype)
+    settled = parse_dtype(config.dtype) or torch.float32
+    problem = Problem(
+        config=replace(config, dtype=settled),
+        batch_size=batch_size,
+        sequence_size=sequence_size,
+        num_heads=num_heads,
+        head_dim=head_dim,
+        device=torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")),
+        states_dtype=settled,
+        requires_grad=requires_grad,
+        has_lengths=lengths,
+        has_resets=resets,
+    )
+    reasons = reasons_why_not(problem)
+    usable = [name for name, reason in reasons.items() if reason is None]
+    if config.backend != AUTO:
+        try:
+            name = find(config.backend).name
+        except BackendUnavailable as error:
+            name, reasons[config.backend] = config.backend, str(error)
+        usable = [name] if name in usable else []
+    return Explanation(usable[0] if usable else None, {**reasons, **not_installed()}, problem)
+
+
+def report() -> dict[str, Any]:
+    """The state of this installation, as plain data: versions, devices, backends, warnings."""
+    probe = explain(16, 1024, 12, 64, dtype="bfloat16")
+    return {
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, **_installed()},
+        "platform": platform.platform(),
+        "devices": _devices(),
+        "backends": [_describe(candidate, probe.problem) for candidate in candidates()]
+        + [{"name": name, "aliases": [], "distribution": None, "state": "missing", "reason": reason} for name, reason in not_installed().items()],
+        "probe": str(probe).partition("\n")[0],
+        "warnings": _warnings(),
+    }
+
+
+def render(data: dict[str, Any]) -> str:
+    """The report as text."""
+    rows = [(x["name"], x["state"], x["reason"] or x["distribution"]) for x in data["backends"]]
+    lines = [
+        ", ".join(f"{name} {version}" for name, version in data["versions"].items()),
+        f"platform: {data['platform']}",
+        "devices: " + "; ".join(data["devices"]),
+        "",
+        table([("backend", "state", "why, or from where"), *rows]),
+        "",
+        data["probe"],
+        *(f"warning: {text}" for text in data["warnings"]),
+    ]
+    return "\n".join(lines)
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text with their columns aligned."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]) - 1)]
+    return "\n".join("  ".join([cell.ljust(width) for cell, width in zip(row, widths)] + [row[-1]]).rstrip() for row in rows)
+
+
+def _describe(candidate: Candidate, probe: Problem) -> dict[str, Any]:
+    reason = candidate.why_not(probe)
+    state = "broken" if candidate.backend is None else "unavailable" if reason else "ready"
+    aliases = list(candidate.backend.aliases) if candidate.backend else []
+    return {
+        "name": candidate.name,
+        "aliases": aliases,
+        "distribution": candidate.distribution,
+        "state": state,
+        "reason": reason,
+    }
+
+
+def _installed() -> dict[str, str]:
+    """Version by normalised name of every distribution of interest."""
+    names = {"flashrnn", "flashrnn-core", "flashrnn-cuda", "flashrnn-triton", "flashrnn-testing", "triton", "cuda-core"}
+    found = {}
+    for dist in distributions():
+        name = (dist.metadata["Name"] or "").lower().replace("_", "-")
+        if name in names:
+            found.setdefault(name, dist.version)
+    return dict(sorted(found.items()))
+
+
+def _devices() -> list[str]:
+    devices = ["cpu"]
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        devices.append(f"cuda:{index} {properties.name}, compute capability {properties.major}.{properties.minor}")
+    return devices
+
+
+def _warnings() -> list[str]:
+    found = []
+    installed = _installed()
+    if "flashrnn" in installed:
+        found.append(
+            f"the distribution flashrnn {installed['flashrnn']} is installed beside flashrnn-core and owns the same import "
+            "name. Run: pip uninstall flashrnn flashrnn-core; pip install flashrnn-core"
+        )
+    if torch.version.cuda is None and torch.version.hip is None and os.path.exists("/proc/driver/nvidia/version"):
+        found.append(f"this machine has an NVIDIA driver, but torch {torch.__version__} is a build without CUDA")
+    return found

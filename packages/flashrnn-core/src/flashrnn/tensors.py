@@ -1,0 +1,107 @@
+"""What stands between the user's tensors and a backend's: describe, cast, make fit, allocate, view. In this one place.
+
+Functions that begin with `allocate` make tensors in the axis orders the user chose; those that begin with `view` or `fit` show
+tensors in the canonical order that `flashrnn.problem` writes down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from .checks import check_lengths
+from .config import FlashRNNConfig
+from .dtypes import accumulate_dtype
+from .layouts import INPUT, OUTPUT, rearrange, shape_of
+from .problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
+
+Results = tuple[Tensor, Tensor, Tensor]
+"""States in the order of output_shape; last states [NS, B, NH, D]; saved activations [T, B, K, NH, D], or empty."""
+
+
+def problem_of(
+    config: FlashRNNConfig, given: Inputs, x: Tensor, layout: str, states_dtype: torch.dtype, requires_grad: bool
+) -> Problem:
+    """The problem that these tensors pose, with B and T read from x, whose axes are `layout`."""
+    return Problem(
+        config=config,
+        batch_size=x.shape[layout.index("B")],
+        sequence_size=x.shape[layout.index("T")],
+        num_heads=given.R.shape[1],
+        head_dim=given.R.shape[2],
+        device=x.device,
+        states_dtype=states_dtype,
+        requires_grad=requires_grad,
+        has_states=given.states is not None,
+        has_lengths=given.lengths is not None,
+        has_resets=given.resets is not None,
+    )
+
+
+def fit(x: Tensor) -> Tensor:
+    """x itself if its last axis has stride 1 and no axis is expanded (stride 0), else a contiguous copy."""
+    fits = x.stride(-1) == 1 and all(size == 1 or stride != 0 for size, stride in zip(x.shape, x.stride()))
+    return x if fits else x.clone(memory_format=torch.contiguous_format)
+
+
+def fit_inputs(problem: Problem, given: Inputs) -> Inputs:
+    """The inputs as a backend sees them: cast, and copied only where their strides do not fit."""
+    dtype, lengths, resets = problem.dtype, given.lengths, given.resets
+    return Inputs(
+        Wx=None if given.Wx is None else fit(rearrange(given.Wx, problem.config.input_shape, INPUT).to(dtype)),
+        R=fit(given.R.to(dtype)),
+        b=fit(given.b.to(dtype)),
+        states=None if given.states is None else fit(given.states),
+        lengths=None if lengths is None else check_lengths(lengths, problem.sequence_size).contiguous(),
+        resets=None if resets is None else resets.contiguous(),
+    )
+
+
+def allocate_results(problem: Problem, like: Tensor) -> Results:
+    """Uninitialised results of a forward pass, on the device of `like`."""
+    sizes = {**problem.sizes, "K": len(problem.cell.saved)}
+    saved_shape = shape_of("TBKHD", sizes) if problem.saves_activations else (0,)
+    return (
+        like.new_empty(shape_of(problem.config.output_shape, sizes), dtype=problem.dtype),
+        like.new_empty(shape_of("SBHD", sizes), dtype=problem.states_dtype),
+        like.new_empty(saved_shape, dtype=problem.dtype),
+    )
+
+
+def view_results(problem: Problem, results: Results) -> Outputs:
+    """Results as a backend sees them."""
+    states, last_states, saved = results
+    states = rearrange(states, problem.config.output_shape, OUTPUT)
+    return Outputs(states, last_states, saved if problem.saves_activations else None)
+
+
+def fit_gradients(problem: Problem, states: Optional[Tensor], last_states: Optional[Tensor]) -> OutputGradients:
+    """Outside gradients of the results as a backend sees them."""
+    return OutputGradients(
+        None if states is None else fit(rearrange(states, problem.config.output_shape, OUTPUT)),
+        None if last_states is None else fit(last_states),
+    )
+
+
+def allocate_gradients(problem: Problem, needs: Sequence[bool], like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Uninitialised gradients of Wx, R, b and the initial states, on the device of `like`; empty where not needed."""
+    sizes, cell, accumulate = problem.sizes, problem.cell, accumulate_dtype(problem.dtype)
+
+    def empty(need: bool, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return like.new_empty(shape if need else (0,), dtype=dtype)
+
+    return (
+        empty(needs[0], shape_of(problem.config.input_shape, sizes), problem.dtype),
+        empty(needs[1], shape_of("GHDD", {**sizes, "G": len(cell.recurrent_gates)}), accumulate),
+        empty(needs[2], shape_of("GHD", {**sizes, "G": len(cell.bias_gates)}), accumulate),
+        empty(needs[3], shape_of("SBHD", sizes), accumulate),
+    )
+
+
+def view_gradients(problem: Problem, needs: Sequence[bool], gradients: Sequence[Tensor]) -> InputGradients:
+    """Gradients as a backend sees them; None where not needed."""
+    Wx, R, b, states = (x if need else None for x, need in zip(gradients, needs))
+    return InputGradients(None if Wx is None else rearrange(Wx, problem.config.input_shape, INPUT), R, b, states)

@@ -1,0 +1,1 @@
+"""`flashrnn.tests.utils` hands on the helpers of flashrnn-testing."""
