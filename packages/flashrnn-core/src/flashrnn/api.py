@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Optional, Union
 
 import torch
@@ -60,5 +59,5 @@ def flashrnn(
     """
     config = merge_config(config, function, backend, dtype)
     initial = check_inputs(Wx, R, b, states, lengths, resets, config)
-    config = replace(config, dtype=resolve_dtype(parse_dtype(config.dtype), Wx))
+    config = config.settle(config.function, config.backend, resolve_dtype(parse_dtype(config.dtype), Wx))
     return recurrence(config, Inputs(Wx, R, b, initial, lengths, resets))

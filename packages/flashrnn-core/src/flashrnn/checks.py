@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .cells import CellSpec, get_cell
 from .config import FlashRNNConfig
-from .dtypes import DTYPES
+from .dtypes import DTYPES, FLOATING
 from .errors import DeviceError, DtypeError, ShapeError, describe
 from .layouts import LETTERS, shape_of, spell
 
@@ -159,7 +159,7 @@ def _check_type(name: str, x: Any) -> None:
 
 def _check_floating(name: str, x: Any) -> None:
     _check_type(name, x)
-    if x.dtype not in DTYPES.values():
+    if x.dtype not in FLOATING:
         raise DtypeError(describe(name, f"a tensor of {', '.join(DTYPES)}", str(x.dtype)))
 
 

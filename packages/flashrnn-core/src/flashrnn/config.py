@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Optional, Union
 
 import torch
@@ -65,6 +65,10 @@ class FlashRNNConfig:
         """The values of the fields in order: FlashRNNConfig(*config.values()) == config."""
         return tuple(getattr(self, name) for name in FIELDS)
 
+    def settle(self, function: str, backend: str, dtype: Optional[torch.dtype]) -> FlashRNNConfig:
+        """The same options with these three in the place of its own."""
+        return FlashRNNConfig(function, backend, dtype, *self.values()[3:])
+
 
 FIELDS = tuple(field.name for field in fields(FlashRNNConfig))
 
@@ -87,15 +91,18 @@ def merge_config(
         return FlashRNNConfig(function, backend, dtype)
     if not isinstance(config, FlashRNNConfig):
         raise ConfigError(describe("config", "a FlashRNNConfig or None", type(config).__name__))
-    given = {"function": function, "backend": backend, "dtype": parse_dtype(dtype)}
-    for field in fields(FlashRNNConfig)[: len(given)]:
-        argument, configured = given[field.name], getattr(config, field.name)
-        if field.name == "dtype":
-            configured = parse_dtype(configured)
-        if argument == field.default:
-            given[field.name] = configured
-        elif configured not in (field.default, argument):
-            raise ConfigError(
-                f"{field.name}: the call says {argument!r} and its config {configured!r}. Give it in one place, or the same."
-            )
-    return replace(config, **given)
+    return config.settle(
+        _agree("function", function, config.function, "lstm"),
+        _agree("backend", backend, config.backend, "auto"),
+        _agree("dtype", parse_dtype(dtype), parse_dtype(config.dtype), None),
+    )
+
+
+def _agree(name: str, argument: Any, configured: Any, default: Any) -> Any:
+    if argument == default:
+        return configured
+    if configured not in (default, argument):
+        raise ConfigError(
+            f"{name}: the call says {argument!r} and its config {configured!r}. Give it in one place, or the same in both."
+        )
+    return argument

@@ -15,11 +15,12 @@ DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
+FLOATING = tuple(DTYPES.values())
 
 
 def parse_dtype(dtype: Union[str, torch.dtype, None]) -> Optional[torch.dtype]:
     """A torch dtype from itself or its name; None stays None."""
-    if dtype is None or (isinstance(dtype, torch.dtype) and dtype in DTYPES.values()):
+    if dtype is None or (isinstance(dtype, torch.dtype) and dtype in FLOATING):
         return dtype
     if isinstance(dtype, str) and dtype in DTYPES:
         return DTYPES[dtype]

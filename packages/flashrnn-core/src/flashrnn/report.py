@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 import torch
@@ -78,7 +78,7 @@ def explain(
     config = merge_config(config, function, backend, dtype)
     settled = parse_dtype(config.dtype) or torch.float32
     problem = Problem(
-        config=replace(config, dtype=settled),
+        config=config.settle(config.function, config.backend, settled),
         batch_size=batch_size,
         sequence_size=sequence_size,
         num_heads=num_heads,
