@@ -6,8 +6,7 @@ see one opaque call. Their arguments: the tensors in the order of `Inputs`, then
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn, Optional
 
 import torch
@@ -51,7 +50,7 @@ def recurrence(config: FlashRNNConfig, given: Inputs) -> tuple[Tensor, Tensor]:
 def reference(config: FlashRNNConfig, given: Inputs) -> tuple[Tensor, Tensor]:
     """The same by vanilla, in plain sight of autograd, which saves what it needs itself."""
     problem = forward_problem(config, given, requires_grad=False)
-    with on_device(problem.device):
+    with without_autocast(problem.device):
         states, last_states = VANILLA.run(problem, fit_inputs(problem, given))
     return rearrange(states, OUTPUT, config.output_shape).contiguous(), last_states.contiguous()
 
@@ -64,7 +63,7 @@ def forward(config: FlashRNNConfig, given: Inputs, requires_grad: bool) -> Resul
     problem = forward_problem(config, given, requires_grad)
     results = allocate_results(problem, like=given.R)
     inputs, outputs = fit_inputs(problem, given), view_results(problem, results)
-    with on_device(problem.device):
+    with current_device(problem.device), without_autocast(problem.device):
         if not problem.is_empty:
             choose(problem).forward(problem, inputs, outputs)
         elif inputs.states is None:
@@ -81,15 +80,14 @@ def forward_problem(config: FlashRNNConfig, given: Inputs, requires_grad: bool) 
     return problem_of(config, given, given.Wx, config.input_shape, states_dtype, requires_grad)
 
 
-@contextmanager
-def on_device(device: torch.device) -> Iterator[None]:
-    """Make `device` current, and keep an outside autocast region away from a backend's own arithmetic."""
-    with ExitStack() as stack:
-        if device.type == "cuda":
-            stack.enter_context(torch.cuda.device(device))
-        if autocast_is_on(device.type):
-            stack.enter_context(torch.autocast(device.type, enabled=False))
-        yield
+def current_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Make `device` current, so that a backend launches there."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Keep an autocast region around the call away from a backend's own arithmetic."""
+    return torch.autocast(device.type, enabled=False) if autocast_is_on(device.type) else nullcontext()
 
 
 torch.library.define(
@@ -164,7 +162,7 @@ def _recurrence_backward(*args: Any) -> tuple[Tensor, ...]:
     gradients = allocate_gradients(problem, needs, like=given.R)
     into = view_gradients(problem, needs, gradients)
     grads = fit_gradients(problem, grad_states, grad_last_states)
-    with on_device(problem.device):
+    with current_device(problem.device), without_autocast(problem.device):
         if problem.is_empty:
             _pass_through(problem, grads.last_states, gradients)
         else:
