@@ -16,6 +16,7 @@ DTYPES: dict[str, torch.dtype] = {
     "float64": torch.float64,
 }
 FLOATING = tuple(DTYPES.values())
+AUTOCAST_DEVICES = tuple(kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(kind))
 
 
 def parse_dtype(dtype: Union[str, torch.dtype, None]) -> Optional[torch.dtype]:
@@ -42,7 +43,7 @@ def resolve_dtype(dtype: Optional[torch.dtype], Wx: Tensor) -> torch.dtype:
 
 def autocast_is_on(device_type: str) -> bool:
     """Whether this thread is inside an autocast region for that kind of device."""
-    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
+    return device_type in AUTOCAST_DEVICES and torch.is_autocast_enabled(device_type)
 
 
 def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:

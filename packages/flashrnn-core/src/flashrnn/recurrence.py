@@ -22,6 +22,7 @@ from .tensors import (
     Results,
     allocate_gradients,
     allocate_results,
+    cast_inputs,
     fit_gradients,
     fit_inputs,
     problem_of,
@@ -51,7 +52,7 @@ def reference(config: FlashRNNConfig, given: Inputs) -> tuple[Tensor, Tensor]:
     """The same by vanilla, in plain sight of autograd, which saves what it needs itself."""
     problem = forward_problem(config, given, requires_grad=False)
     with without_autocast(problem.device):
-        states, last_states = VANILLA.run(problem, fit_inputs(problem, given))
+        states, last_states = VANILLA.run(problem, cast_inputs(problem, given))
     return rearrange(states, OUTPUT, config.output_shape).contiguous(), last_states.contiguous()
 
 

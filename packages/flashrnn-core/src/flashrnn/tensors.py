@@ -47,17 +47,22 @@ def fit(x: Tensor) -> Tensor:
     return x if fits else x.clone(memory_format=torch.contiguous_format)
 
 
+def cast_inputs(problem: Problem, given: Inputs) -> Inputs:
+    """The inputs in canonical order and in the dtypes that `Inputs` promises."""
+    dtype, lengths = problem.dtype, given.lengths
+    return Inputs(
+        Wx=None if given.Wx is None else rearrange(given.Wx, problem.config.input_shape, INPUT).to(dtype),
+        R=given.R.to(dtype),
+        b=given.b.to(dtype),
+        states=given.states,
+        lengths=None if lengths is None else check_lengths(lengths, problem.sequence_size),
+        resets=given.resets,
+    )
+
+
 def fit_inputs(problem: Problem, given: Inputs) -> Inputs:
     """The inputs as a backend sees them: cast, and copied only where their strides do not fit."""
-    dtype, lengths, resets = problem.dtype, given.lengths, given.resets
-    return Inputs(
-        Wx=None if given.Wx is None else fit(rearrange(given.Wx, problem.config.input_shape, INPUT).to(dtype)),
-        R=fit(given.R.to(dtype)),
-        b=fit(given.b.to(dtype)),
-        states=None if given.states is None else fit(given.states),
-        lengths=None if lengths is None else check_lengths(lengths, problem.sequence_size).contiguous(),
-        resets=None if resets is None else resets.contiguous(),
-    )
+    return Inputs(*(None if x is None else fit(x) for x in cast_inputs(problem, given)))
 
 
 def allocate_results(problem: Problem, like: Tensor) -> Results:
