@@ -131,8 +131,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
 
 def _differentiate(ctx: Any, states: Optional[Tensor], last_states: Optional[Tensor], _: Any) -> tuple[Any, ...]:
     needs = ctx.needs_input_grad[:NUM_DIFFERENTIABLE]
+    saved = ctx.saved_tensors  # read once: checkpointing forbids a second time
+    results, inputs = saved[:3], saved[3:]
     gradients = torch.ops.flashrnn.recurrence_backward(
-        *ctx.saved_tensors[3:], *ctx.config.values(), *ctx.saved_tensors[:3], states, last_states, needs
+        *inputs, *ctx.config.values(), *results, states, last_states, needs
     )
     wanted = [x.to(dtype) if need else None for x, dtype, need in zip(gradients, ctx.dtypes, needs)]
     return (*wanted, *[None] * (len(ctx.needs_input_grad) - len(wanted)))

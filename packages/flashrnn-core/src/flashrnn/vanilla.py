@@ -66,9 +66,8 @@ def initial_states(problem: Problem, inputs: Inputs) -> Tensors:
 
 
 def recurrent_matrix(problem: Problem, R: Tensor) -> Tensor:
-    """R as [NH, Din, NR * Dout], so that a product is h @ matrix."""
-    NR, NH, D, _ = R.shape
-    return R.to(accumulate_dtype(problem.dtype)).permute(1, 3, 0, 2).reshape(NH, D, NR * D)
+    """R as [NH, Din, NR * Dout], so that a product is h @ matrix; contiguous, for sums in one order whatever R's strides."""
+    return rearrange(R.to(accumulate_dtype(problem.dtype)), "GHED", "HDGE").flatten(2).contiguous()
 
 
 def fixed_parts(problem: Problem, inputs: Inputs, padding: Optional[Tensor]) -> Tensor:

@@ -10,6 +10,9 @@
 
 m is a constant for differentiation: the gradient that reaches it is ignored and it passes none on. The gradient of the max
 in n' goes to the branch that won, to the sum on a tie.
+
+What `step` saves is chosen so that rounding it to 16 bits changes no decision: which of i*, f* is 1 and which branch of the max
+won are kept in sign bits, and s(-f), the derivative of logsigmoid(f), is kept rather than computed from a rounded s(f).
 """
 
 from __future__ import annotations
@@ -45,9 +48,12 @@ def slstm_step(gates: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[Tenso
     z, o = z.tanh(), o.sigmoid()
     c_new = f_star * c + i_star * z
     total = f_star * n + i_star
-    n_new = torch.where(total >= 1, total, torch.ones_like(total))
+    sum_won = total >= 1
+    n_new = torch.where(sum_won, total, torch.ones_like(total))
     h_new = o * (c_new / n_new)
-    return (h_new, c_new, n_new, m_new), (pack_exponentials(i_star, f_star), (-f).sigmoid(), z, o)
+    keep_f = (-f).sigmoid()
+    saved = (pack_exponentials(i_star, f_star), torch.where(sum_won, keep_f, -keep_f), z, o)
+    return (h_new, c_new, n_new, m_new), saved
 
 
 def pack_exponentials(i_star: Tensor, f_star: Tensor) -> Tensor:
@@ -70,19 +76,20 @@ def slstm_step_backward(
 ) -> tuple[Tensors, tuple[Optional[Tensor], ...]]:
     """Gradients of (i, f, z, o) and of the old (h, c, n, m); m's is zero."""
     dh, dc, dn, _ = grads
-    packed, keep_f, z, o = saved
+    packed, signed_keep_f, z, o = saved
     i_star, f_star = unpack_exponentials(packed)
+    one_won = torch.signbit(signed_keep_f)
     _, c_old, n_old, _ = old
     _, c_new, n_new, _ = new
     ratio = c_new / n_new
     do = dh * ratio * (o * (1 - o))
     d_ratio = dh * o / n_new
     dc = dc + d_ratio
-    dn = (dn - d_ratio * ratio).masked_fill(f_star * n_old + i_star < 1, 0)
+    dn = (dn - d_ratio * ratio).masked_fill(one_won, 0)
     di = (dc * z + dn) * i_star
     d_decayed = (dc * c_old + dn * n_old) * f_star
     dz = dc * i_star * (1 - z * z)
-    return (di, d_decayed * keep_f, dz, do), (None, dc * f_star, dn * f_star, None)
+    return (di, d_decayed * signed_keep_f.abs(), dz, do), (None, dc * f_star, dn * f_star, None)
 
 
 GATES = ("i", "f", "z", "o")

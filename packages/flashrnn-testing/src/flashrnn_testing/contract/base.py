@@ -1,0 +1,84 @@
+"""What all parts of the contract share: the attributes a backend's suite sets, and how a case is run."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import pytest
+import torch
+from flashrnn import FlashRNNConfig
+from flashrnn.cells import CELLS
+from torch import Tensor
+
+from ..inputs import create_inputs, default_device
+from ..results import compute
+
+
+class Case(NamedTuple):
+    """One set of inputs."""
+
+    Wx: Tensor
+    R: Tensor
+    b: Tensor
+    states: Optional[Tensor]
+
+
+@pytest.mark.usefixtures("poison_empty")
+class ContractBase:
+    """The attributes that a backend's suite sets, and helpers.
+
+    Attributes:
+        backend: its name. The only one that has no default.
+        functions: what it computes.
+        dtypes: what it computes in.
+        devices: where it runs; None: the GPU if there is one, else the CPU.
+        head_dims: to sweep: tile sizes, one less and one more.
+        reference: what is right.
+        has_second_derivatives: whether a second backward pass gives numbers instead of an error that names vanilla.
+    """
+
+    backend: str
+    functions: tuple[str, ...] = tuple(CELLS)
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float16, torch.bfloat16)
+    devices: Optional[tuple[str, ...]] = None
+    head_dims: tuple[int, ...] = (1, 3, 15, 16, 17, 31, 33, 64)
+    reference: str = "vanilla"
+    has_second_derivatives: bool = False
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Fill the arguments `function`, `dtype`, `device` and `head_dim` of tests from the attributes."""
+        devices = self.devices or (default_device().type,)
+        values = {"function": self.functions, "dtype": self.dtypes, "device": devices, "head_dim": self.head_dims}
+        for name, choices in values.items():
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, choices, ids=lambda value: str(value).replace("torch.", ""))
+
+    @staticmethod
+    def case(
+        function: str,
+        device: str,
+        dtype: torch.dtype = torch.float32,
+        batch_size: int = 3,
+        sequence_size: int = 5,
+        num_heads: int = 2,
+        head_dim: int = 16,
+        create_states: bool = True,
+        seed: int = 0,
+    ) -> Case:
+        """Random inputs."""
+        Wx, *states, R, b = create_inputs(
+            batch_size, sequence_size, num_heads, head_dim, function, create_states, dtype, device, seed
+        )
+        return Case(Wx, R, b, states[0] if states else None)
+
+    def config(self, function: str, **options: Any) -> FlashRNNConfig:
+        """Options that name this backend."""
+        return FlashRNNConfig(function=function, backend=self.backend, **options)
+
+    def reference_config(self, function: str, **options: Any) -> FlashRNNConfig:
+        """The same options for the reference."""
+        return FlashRNNConfig(function=function, backend=self.reference, **options)
+
+    def run(self, function: str, case: Case, **keywords: Any) -> dict[str, Tensor]:
+        """Every result and gradient of this backend by name."""
+        return compute(self.config(function), *case, **keywords)

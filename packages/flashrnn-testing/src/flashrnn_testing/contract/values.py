@@ -1,0 +1,70 @@
+"""Right numbers: every state and gradient against the reference, at all sizes, to the bit from run to run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from flashrnn import flashrnn
+
+from ..model_test import model_test
+from ..results import compare_bitwise
+from .base import ContractBase
+
+# What is differentiated so that every gate gradient of one gate is exactly 1: h = 0 and the other gates hold still.
+# Gate index in R, value of all initial h, gates of Wx to set, and the gradient of h that gives 1.
+UNIT_GRADIENT = {
+    "elman": (0, {}, 1.0),
+    "lstm": (2, {}, 4.0),
+    "slstm": (2, {}, 2.0),
+    "gru": (0, {1: -100.0}, 2.0),
+}
+
+
+class ValueTests(ContractBase):
+    """Right numbers."""
+
+    def test_equals_the_reference(self, function: str, dtype: torch.dtype, device: str) -> None:
+        assert model_test(9, 33, 2, 32, function, self.backend, self.reference, device, dtype)
+
+    def test_equals_the_reference_from_zero_states(self, function: str, dtype: torch.dtype, device: str) -> None:
+        assert model_test(4, 12, 3, 16, function, self.backend, self.reference, device, dtype, create_states=False)
+
+    def test_any_head_dim(self, function: str, device: str, head_dim: int, dtype: torch.dtype) -> None:
+        assert model_test(3, 4, 2, head_dim, function, self.backend, self.reference, device, dtype)
+
+    @pytest.mark.parametrize("batch_size", [1, 2, 7, 8, 9, 15, 16, 17, 65])
+    def test_any_batch_size(self, function: str, device: str, batch_size: int) -> None:
+        assert model_test(batch_size, 3, 2, 16, function, self.backend, self.reference, device, self.dtypes[0])
+
+    @pytest.mark.parametrize(("sequence_size", "num_heads"), [(1, 1), (2, 5), (3, 1), (64, 1)])
+    def test_any_length_and_number_of_heads(
+        self, function: str, device: str, sequence_size: int, num_heads: int
+    ) -> None:
+        assert model_test(2, sequence_size, num_heads, 16, function, self.backend, self.reference, device, self.dtypes[0])
+
+    def test_forward_alone_equals_training(self, function: str, dtype: torch.dtype, device: str) -> None:
+        case = self.case(function, device, dtype)
+        training = self.run(function, case)
+        inference = self.run(function, case, include_backward=False)
+        compare_bitwise(inference, {name: training[name] for name in inference})
+
+    def test_equal_to_the_bit_from_run_to_run(self, function: str, dtype: torch.dtype, device: str) -> None:
+        case = self.case(function, device, dtype, batch_size=17, sequence_size=9)
+        first = self.run(function, case)
+        for _ in range(3):
+            compare_bitwise(self.run(function, case), first)
+
+    def test_sums_over_steps_and_rows_are_exact(self, function: str, dtype: torch.dtype, device: str) -> None:
+        """4096 gradients of exactly 1 sum to exactly 4096, which bfloat16 cannot count to."""
+        rows, head_dim = 4096, 16
+        gate, settings, scale = UNIT_GRADIENT[function]
+        Wx, R, b, states = (torch.zeros_like(x) for x in self.case(function, device, dtype, rows, 1, 1, head_dim))
+        for k, value in settings.items():
+            Wx[:, :, k] = value
+        states[0] = 1
+        leaves = [x.requires_grad_() for x in (Wx, R, b, states)]
+        every, _ = flashrnn(*leaves, config=self.config(function))
+        (scale * every[0].float()).sum().backward()
+        expected = torch.full((head_dim, head_dim), float(rows), dtype=dtype)
+        assert torch.equal(leaves[1].grad[gate, 0].cpu(), expected)
+        assert torch.equal(leaves[2].grad[gate, 0].cpu(), expected[0])
