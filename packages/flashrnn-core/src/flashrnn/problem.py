@@ -93,7 +93,7 @@ class Outputs(NamedTuple):
     """What a forward pass fills, every element, and a backward pass reads.
 
     states [NS, B, T, NH, D] has the problem's dtype, last_states [NS, B, NH, D] `states_dtype`. saved, contiguous
-    [T, B, K, NH, D] in the problem's dtype, holds the K activations of `cell.saved`; None unless `saves_activations`.
+    [T, K, NH, B, D] in the problem's dtype, holds the K activations of `cell.saved`; None unless `saves_activations`.
     """
 
     states: Tensor

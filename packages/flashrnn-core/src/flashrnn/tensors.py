@@ -19,7 +19,7 @@ from .layouts import INPUT, OUTPUT, rearrange, shape_of
 from .problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
 
 Results = tuple[Tensor, Tensor, Tensor]
-"""States in the order of output_shape; last states [NS, B, NH, D]; saved activations [T, B, K, NH, D], or empty."""
+"""States in the order of output_shape; last states [NS, B, NH, D]; saved activations [T, K, NH, B, D], or empty."""
 
 
 def problem_of(
@@ -68,7 +68,7 @@ def fit_inputs(problem: Problem, given: Inputs) -> Inputs:
 def allocate_results(problem: Problem, like: Tensor) -> Results:
     """Uninitialised results of a forward pass, on the device of `like`."""
     sizes = {**problem.sizes, "K": len(problem.cell.saved)}
-    saved_shape = shape_of("TBKHD", sizes) if problem.saves_activations else (0,)
+    saved_shape = shape_of("TKHBD", sizes) if problem.saves_activations else (0,)
     return (
         like.new_empty(shape_of(problem.config.output_shape, sizes), dtype=problem.dtype),
         like.new_empty(shape_of("SBHD", sizes), dtype=problem.states_dtype),

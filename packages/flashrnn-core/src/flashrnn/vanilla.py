@@ -2,55 +2,47 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from collections.abc import Iterator
+from typing import Optional
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from .backend import Backend
 from .cells import CellSpec
 from .cells.spec import Tensors
 from .dtypes import accumulate_dtype, round_to
-from .layouts import OUTPUT, rearrange, shape_of
+from .layouts import OUTPUT, rearrange
 from .problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
 
 
-class History(NamedTuple):
-    """What a loop over time leaves: for each step the new states and the saved activations, and the states at the end.
+def steps(problem: Problem, inputs: Inputs, products: Optional[Tensor] = None) -> Iterator[tuple[Tensors, Tensors]]:
+    """The states after each step and its saved activations, step by step; every tensor [NH, B, D].
 
-    Each is a tuple of tensors [NH, B, D] in the dtype that products accumulate in.
+    Their dtype is that in which products accumulate. `products`, [T, NR, NH, B, D], are the recurrent products where they
+    are known already.
     """
-
-    states: list[Tensors]
-    saved: list[Tensors]
-    last: Tensors
-
-
-def loop_over_time(problem: Problem, inputs: Inputs, products: Optional[Tensor] = None) -> History:
-    """All T steps in order. `products`, [T, NH, B, NR, D], are the recurrent products where they are known already."""
-    cell, config = problem.cell, problem.config
-    states = initial_states(problem, inputs)
-    matrix = recurrent_matrix(problem, inputs.R)
+    cell, config, accumulate = problem.cell, problem.config, accumulate_dtype(problem.dtype)
+    states, R, b = initial_states(problem, inputs), recurrent_matrices(problem, inputs), inputs.b.to(accumulate).unsqueeze(2)
     padding, resets = masks(problem, inputs)
-    history = History([], [], states)
-    for t, fixed in enumerate(fixed_parts(problem, inputs, padding).unbind(0)):
+    assert inputs.Wx is not None
+    for t, Wx in enumerate(rearrange(inputs.Wx, "BTGHD", "TGHBD").unbind(0)):
+        if padding is not None:
+            Wx = Wx.masked_fill(padding[t], 0)
         if resets is not None:
             states = tuple(x.masked_fill(resets[t], 0) for x in states)
         h = clip_gradient(states[0], config.gradient_recurrent_clipval)
         if products is None:
-            product = recurrent_product(problem, h.detach() if config.gradient_recurrent_cut else h, matrix)
+            product = recurrent_product(problem, h.detach() if config.gradient_recurrent_cut else h, R)
         else:
             product = products[t]
-        new, saved = cell.step(add_recurrent(fixed, product), (h, *states[1:]))
+        new, saved = cell.step(preactivations(cell, Wx.to(accumulate), product, b), (h, *states[1:]))
         if config.forward_clipval is not None:
             new = (clip_state(problem, new[0]), *new[1:])
         if padding is not None:
             new = tuple(torch.where(padding[t], x_old, x_new) for x_old, x_new in zip(states, new))
         states = new
-        history.states.append(states)
-        history.saved.append(saved)
-    return history._replace(last=states)
+        yield states, saved
 
 
 # ------------------------------------------------------------------------------------------------------- before the loop
@@ -65,26 +57,9 @@ def initial_states(problem: Problem, inputs: Inputs) -> Tensors:
     return tuple(x.detach() if name in cell.constant_states else x for name, x in zip(cell.states, states))
 
 
-def recurrent_matrix(problem: Problem, R: Tensor) -> Tensor:
-    """R as [NH, Din, NR * Dout], so that a product is h @ matrix; contiguous, for sums in one order whatever R's strides."""
-    return rearrange(R.to(accumulate_dtype(problem.dtype)), "GHED", "HDGE").flatten(2).contiguous()
-
-
-def fixed_parts(problem: Problem, inputs: Inputs, padding: Optional[Tensor]) -> Tensor:
-    """What the gates of all steps hold before any recurrence, Wx + b, as [T, NH, B, NG, D] with every gate of the cell."""
-    cell, accumulate = problem.cell, accumulate_dtype(problem.dtype)
-    assert inputs.Wx is not None
-    Wx = rearrange(inputs.Wx, "BTGHD", "THBGD").to(accumulate)
-    if padding is not None:
-        Wx = Wx.masked_fill(padding.unsqueeze(3), 0)
-    b = rearrange(inputs.b, "GHD", "HGD").to(accumulate).unsqueeze(1)
-    return (pad_gates(Wx, cell) + pad_gates(b, cell)).contiguous()
-
-
-def pad_gates(x: Tensor, cell: CellSpec) -> Tensor:
-    """x [..., some gates, D] with zeros for the gates that stand before them."""
-    missing = len(cell.gates) - x.shape[-2]
-    return pad(x, (0, 0, missing, 0)) if missing else x
+def recurrent_matrices(problem: Problem, inputs: Inputs) -> Tensor:
+    """R in the dtype that products accumulate in; contiguous, for sums in one order whatever R's strides."""
+    return inputs.R.to(accumulate_dtype(problem.dtype)).contiguous()
 
 
 def masks(problem: Problem, inputs: Inputs) -> tuple[Optional[Tensor], Optional[Tensor]]:
@@ -103,17 +78,24 @@ def masks(problem: Problem, inputs: Inputs) -> tuple[Optional[Tensor], Optional[
 # ---------------------------------------------------------------------------------------------------------- inside the loop
 
 
-def recurrent_product(problem: Problem, h: Tensor, matrix: Tensor) -> Tensor:
-    """R @ h for all gates, [NH, B, NR, D]: h is rounded to the problem's dtype, the product accumulates above it."""
-    return torch.matmul(round_to(h, problem.dtype), matrix).unflatten(-1, (-1, problem.head_dim))
+def recurrent_product(problem: Problem, h: Tensor, R: Tensor) -> Tensor:
+    """R @ h for all gates, [NR, NH, B, D]: h is rounded to the problem's dtype, the product accumulates above it."""
+    return torch.matmul(round_to(h, problem.dtype), R.mT)
 
 
-def add_recurrent(fixed: Tensor, product: Tensor) -> Tensors:
-    """Pre-activations of all gates: the recurrent ones, which stand first, plus their product; each [NH, B, D]."""
-    NG, NR = fixed.shape[-2], product.shape[-2]
-    if NG == NR:
-        return (fixed + product).unbind(-2)
-    return (*(fixed[..., :NR, :] + product).unbind(-2), *fixed[..., NR:, :].unbind(-2))
+def preactivations(cell: CellSpec, Wx: Tensor, product: Tensor, b: Tensor) -> Tensors:
+    """The pre-activation of each gate, [NH, B, D]: the sum of the parts it has.
+
+    Wx is [NW, NH, B, D], product [NR, NH, B, D], b [NB, NH, 1, D], one entry for each gate that has such a part.
+    """
+    NG = len(cell.gates)
+    if NG == len(Wx) == len(product) == len(b):
+        return (product + Wx).add_(b).unbind(0)
+    gates = []
+    for k in range(NG):  # recurrent gates stand first, the others last
+        parts = [x[k - skipped] for x, skipped in ((product, 0), (Wx, NG - len(Wx)), (b, NG - len(b))) if 0 <= k - skipped < len(x)]
+        gates.append(sum(parts[1:], start=parts[0]))
+    return tuple(gates)
 
 
 def clip_gradient(h: Tensor, clipval: Optional[float]) -> Tensor:
@@ -139,21 +121,6 @@ def was_clipped(problem: Problem, h: Tensor) -> Tensor:
     return round_to(h.detach(), problem.dtype).abs() >= bound
 
 
-# --------------------------------------------------------------------------------------------------------- after the loop
-
-
-def returned_states(problem: Problem, inputs: Inputs, history: History) -> tuple[Tensor, Tensor]:
-    """states [NS, B, T, NH, D] and last_states [NS, B, NH, D] of a history, in the dtypes they are returned in."""
-    last_states = rearrange(torch.stack(history.last), "SHBD", "SBHD").to(problem.states_dtype)
-    if not history.states:
-        return last_states.new_empty(shape_of(OUTPUT, problem.sizes), dtype=problem.dtype), last_states
-    states = torch.stack([torch.stack(steps) for steps in zip(*history.states)])
-    padding, _ = masks(problem, inputs)
-    if padding is not None:
-        states = states.masked_fill(padding, 0)
-    return rearrange(states, "STHBD", OUTPUT).to(problem.dtype), last_states
-
-
 class Vanilla(Backend):
     """`vanilla`: any device, float16 to float64, first and second derivatives. Not an op: autograd records the loop."""
 
@@ -167,8 +134,16 @@ class Vanilla(Backend):
         return None
 
     def run(self, problem: Problem, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """states and last_states, with autograd."""
-        states, last_states = returned_states(problem, inputs, loop_over_time(problem, inputs))
+        """states [NS, B, T, NH, D] and last_states [NS, B, NH, D], with autograd."""
+        last, history = initial_states(problem, inputs), []
+        for last, _ in steps(problem, inputs):
+            history.append(torch.stack(last))
+        states = torch.stack(history) if history else torch.stack(last).unsqueeze(0)[:0]
+        padding, _ = masks(problem, inputs)
+        if padding is not None:
+            states = states.masked_fill(padding.unsqueeze(1), 0)
+        states = rearrange(states, "TSHBD", OUTPUT).to(problem.dtype)
+        last_states = rearrange(torch.stack(last), "SHBD", "SBHD").to(problem.states_dtype)
         # Without a step, or with the gradient cut, some input reaches no output. A sum of nothing connects it, so that its
         # gradient is zero as in every backend, not missing.
         nothing = sum(x.flatten()[:0].sum(dtype=last_states.dtype) for x in inputs[:4] if x is not None)

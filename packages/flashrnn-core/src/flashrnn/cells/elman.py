@@ -6,6 +6,7 @@ from typing import Optional, Sequence
 
 from torch import Tensor
 
+from .activations import through_tanh
 from .spec import CellSpec, Tensors
 
 
@@ -18,8 +19,7 @@ def elman_step_backward(
     grads: Sequence[Tensor], saved: Sequence[Tensor], old: Sequence[Tensor], new: Sequence[Tensor]
 ) -> tuple[Tensors, tuple[Optional[Tensor], ...]]:
     """Gradient of g; h' itself is the activation, so nothing else is saved."""
-    (h_new,) = new
-    return (grads[0] * (1 - h_new * h_new),), (None,)
+    return (through_tanh(grads[0], new[0]),), (None,)
 
 
 ELMAN = CellSpec(

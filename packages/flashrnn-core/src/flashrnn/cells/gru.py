@@ -6,6 +6,7 @@ from typing import Optional, Sequence
 
 from torch import Tensor
 
+from .activations import through_sigmoid, through_tanh
 from .spec import CellSpec, Tensors
 
 
@@ -25,9 +26,9 @@ def gru_step_backward(
     (dh,) = grads
     g, r, z, n = saved
     (h_old,) = old
-    dn = dh * (1 - z) * (1 - n * n)
-    dz = dh * (h_old - n) * (z * (1 - z))
-    dr = dn * g * (r * (1 - r))
+    dn = through_tanh(dh * (1 - z), n)
+    dz = through_sigmoid(dh * (h_old - n), z)
+    dr = through_sigmoid(dn * g, r)
     return (dn * r, dr, dz, dn), (dh * z,)
 
 

@@ -6,6 +6,7 @@ from typing import Optional, Sequence
 
 from torch import Tensor
 
+from .activations import through_sigmoid, through_tanh
 from .spec import CellSpec, Tensors
 
 
@@ -26,11 +27,11 @@ def lstm_step_backward(
     dh, dc = grads
     i, f, z, o = saved
     c_old, tanh_c = old[1], new[1].tanh()
-    do = dh * tanh_c * (o * (1 - o))
-    dc = dc + dh * o * (1 - tanh_c * tanh_c)
-    di = dc * z * (i * (1 - i))
-    df = dc * c_old * (f * (1 - f))
-    dz = dc * i * (1 - z * z)
+    do = through_sigmoid(dh * tanh_c, o)
+    dc = dc + through_tanh(dh * o, tanh_c)
+    di = through_sigmoid(dc * z, i)
+    df = through_sigmoid(dc * c_old, f)
+    dz = through_tanh(dc * i, z)
     return (di, df, dz, do), (None, dc * f)
 
 

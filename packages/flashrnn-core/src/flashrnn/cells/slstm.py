@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from .activations import through_sigmoid, through_tanh
 from .spec import CellSpec, Tensors
 
 
@@ -82,13 +83,13 @@ def slstm_step_backward(
     _, c_old, n_old, _ = old
     _, c_new, n_new, _ = new
     ratio = c_new / n_new
-    do = dh * ratio * (o * (1 - o))
+    do = through_sigmoid(dh * ratio, o)
     d_ratio = dh * o / n_new
     dc = dc + d_ratio
     dn = (dn - d_ratio * ratio).masked_fill(one_won, 0)
     di = (dc * z + dn) * i_star
     d_decayed = (dc * c_old + dn * n_old) * f_star
-    dz = dc * i_star * (1 - z * z)
+    dz = through_tanh(dc * i_star, z)
     return (di, d_decayed * signed_keep_f.abs(), dz, do), (None, dc * f_star, dn * f_star, None)
 
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from ..dtypes import accumulate_dtype, round_to
-from ..layouts import rearrange
+from ..cells.spec import Tensors
+from ..layouts import INPUT, OUTPUT, rearrange, shape_of
 from ..problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
-from ..vanilla import initial_states, loop_over_time, masks, recurrent_matrix, recurrent_product, was_clipped
+from ..vanilla import initial_states, masks, recurrent_matrices, recurrent_product, steps, was_clipped
 
 Gradients = tuple[Optional[Tensor], ...]
 """One gradient [NH, B, D] a state; None is zero."""
@@ -18,59 +19,70 @@ Gradients = tuple[Optional[Tensor], ...]
 
 def backward(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, into: InputGradients) -> None:
     """Fill the gradients of the inputs, given those of the outputs and what forward left."""
-    states = all_states(problem, inputs, outputs)
-    d_gates, d_initial = loop_back(problem, inputs, states, saved_activations(problem, inputs, outputs, states), grads)
-    if into.Wx is not None:
-        d_input = d_gates[..., -len(problem.cell.input_gates) :, :]
-        rearrange(into.Wx, "BTGHD", "THBGD").copy_(d_input)
+    cell = problem.cell
+    d_gates = gate_gradients(problem, into)
+    d_initial = loop_back(problem, inputs, outputs, grads, d_gates)
+    if into.Wx is not None and into.Wx is not d_gates:
+        into.Wx.copy_(d_gates[:, :, -len(cell.input_gates) :])
     if into.R is not None:
-        rearrange(into.R, "GHDE", "HGDE").copy_(gradient_of_R(problem, inputs, states, d_gates))
+        # Sum over rows and steps of (gate gradient) x (h before), as one product.
+        d_recurrent = rearrange(d_gates[:, :, : len(cell.recurrent_gates)], INPUT, "GHBTD").flatten(2, 3)
+        h = rearrange(previous_h(problem, inputs, outputs), "THBD", "HBTD").flatten(1, 2)
+        torch.matmul(d_recurrent.mT, h, out=into.R)
     if into.b is not None:
-        d_bias = d_gates[..., -len(problem.cell.bias_gates) :, :]
-        rearrange(into.b, "GHD", "HGD").copy_(d_bias.sum((0, 2)))
+        torch.sum(d_gates[:, :, -len(cell.bias_gates) :], (0, 1), out=into.b)
     if into.states is not None:
         for target, grad in zip(into.states, d_initial):
             target.zero_() if grad is None else rearrange(target, "BHD", "HBD").copy_(grad)
 
 
+def gate_gradients(problem: Problem, into: InputGradients) -> Tensor:
+    """Where the gradients of all gates go, [B, T, NG, NH, D]: straight into that of Wx where it has them all, as they are."""
+    shape, dtype = shape_of(INPUT, {**problem.sizes, "G": len(problem.cell.gates)}), accumulate_dtype(problem.dtype)
+    if into.Wx is not None and into.Wx.shape == shape and into.Wx.dtype == dtype:
+        return into.Wx
+    return torch.empty(shape, dtype=dtype, device=problem.device)
+
+
 def loop_back(
-    problem: Problem, inputs: Inputs, states: Tensor, saved: Tensor, grads: OutputGradients
-) -> tuple[Tensor, Gradients]:
-    """Gradients of all gates [T, NH, B, NG, D], and of the initial states."""
+    problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, d_gates: Tensor
+) -> Gradients:
+    """Fill the gradients of all gates, return those of the initial states."""
     cell, config, T = problem.cell, problem.config, problem.sequence_size
+    R = recurrent_matrices(problem, inputs)
     padding, resets = masks(problem, inputs)
-    matrix = recurrent_matrix(problem, inputs.R).transpose(1, 2).contiguous()
+    states, saved = all_states(problem, inputs, outputs), saved_activations(problem, inputs, outputs)
     outside = outside_gradients(problem, grads.states, padding)
     d_states = last_gradients(problem, grads.last_states)
-    d_gates = states.new_empty((T, *states.shape[2:4], len(cell.gates), problem.head_dim))
+    d_gates = rearrange(d_gates, INPUT, "TGHBD")
     for t in reversed(range(T)):
-        old, new = states[t].unbind(0), states[t + 1].unbind(0)
+        old, new = states[t], states[t + 1]
         if resets is not None:
             old = tuple(x.masked_fill(resets[t], 0) for x in old)
         d_new = d_states if outside is None else tuple(map(add, d_states, outside[t]))
-        d_step = [x if x is not None else torch.zeros_like(new[0]) for x in d_new]
+        d_step = [torch.zeros_like(new[0]) if x is None else x for x in d_new]
         if config.forward_clipval is not None:
             d_step[0] = d_step[0].masked_fill(was_clipped(problem, new[0]), 0)
         d_parts, d_old = cell.step_backward(d_step, saved[t].unbind(0), old, new)
-        torch.stack(d_parts, dim=2, out=d_gates[t])
+        d_all = torch.stack(d_parts)
         if padding is not None:
-            d_gates[t].masked_fill_(padding[t].unsqueeze(3), 0)
-        d_old = (recurrent_gradient(problem, d_gates[t], matrix, d_old[0]), *d_old[1:])
+            d_all.masked_fill_(padding[t], 0)
+        d_gates[t] = d_all
+        d_old = (recurrent_gradient(problem, d_all, R, d_old[0]), *d_old[1:])
         if resets is not None:
             d_old = tuple(None if x is None else x.masked_fill(resets[t], 0) for x in d_old)
         if padding is not None:
             d_old = tuple(hold(padding[t], held, x) for held, x in zip(d_new, d_old))
         d_states = d_old
-    return d_gates, d_states
+    return d_states
 
 
-def recurrent_gradient(problem: Problem, d_gates: Tensor, matrix: Tensor, direct: Optional[Tensor]) -> Optional[Tensor]:
+def recurrent_gradient(problem: Problem, d_gates: Tensor, R: Tensor, direct: Optional[Tensor]) -> Optional[Tensor]:
     """The gradient that reaches h from the next step: through R, plus the direct path; cut and clipped as configured."""
     config = problem.config
     total = direct
     if not config.gradient_recurrent_cut:
-        num_recurrent = len(problem.cell.recurrent_gates)
-        total = add(torch.matmul(d_gates[:, :, :num_recurrent].flatten(2), matrix), direct)
+        total = add(torch.matmul(d_gates[: len(R)], R).sum(0), direct)
     v = config.gradient_recurrent_clipval
     return total if total is None or v is None else total.clamp(-v, v)
 
@@ -94,29 +106,30 @@ def hold(padding: Tensor, held: Optional[Tensor], x: Optional[Tensor]) -> Option
 # -------------------------------------------------------------------------------- what forward left, with time and heads first
 
 
-def all_states(problem: Problem, inputs: Inputs, outputs: Outputs) -> Tensor:
-    """States before the first step and after each, [T + 1, NS, NH, B, D], as they are stored."""
-    initial = torch.stack(initial_states(problem, inputs)).unsqueeze(0)
-    return torch.cat([initial, rearrange(outputs.states, "SBTHD", "TSHBD").to(initial.dtype)])
+def all_states(problem: Problem, inputs: Inputs, outputs: Outputs) -> list[Tensors]:
+    """States before the first step and after each of the T, as they are stored."""
+    after = rearrange(outputs.states, OUTPUT, "TSHBD").to(accumulate_dtype(problem.dtype))
+    return [initial_states(problem, inputs), *(step.unbind(0) for step in after.unbind(0))]
 
 
-def previous_h(problem: Problem, inputs: Inputs, states: Tensor) -> Tensor:
+def previous_h(problem: Problem, inputs: Inputs, outputs: Outputs) -> Tensor:
     """The h that entered each step's product, [T, NH, B, D]."""
+    first = round_to(initial_states(problem, inputs)[0], problem.dtype).unsqueeze(0)
+    later = rearrange(outputs.states[0], "BTHD", "THBD")[:-1].to(first.dtype)
+    h = torch.cat([first, later])
     _, resets = masks(problem, inputs)
-    h = round_to(states[:-1, 0], problem.dtype)
     return h if resets is None else h.masked_fill(resets, 0)
 
 
-def saved_activations(problem: Problem, inputs: Inputs, outputs: Outputs, states: Tensor) -> Tensor:
+def saved_activations(problem: Problem, inputs: Inputs, outputs: Outputs) -> Tensor:
     """The activations of all steps, [T, K, NH, B, D]: saved ones, or computed again with one product for all steps."""
-    shape = (problem.sequence_size, len(problem.cell.saved), *states.shape[2:])
     if outputs.saved is not None:
-        return rearrange(outputs.saved, "TBKHD", "TKHBD").to(states.dtype)
+        return outputs.saved.to(accumulate_dtype(problem.dtype))
     if not problem.cell.saved:
-        return states.new_empty(shape)
-    products = recurrent_product(problem, previous_h(problem, inputs, states), recurrent_matrix(problem, inputs.R))
-    history = loop_over_time(problem, inputs, products)
-    return torch.stack([torch.stack(step) for step in history.saved])
+        return inputs.R.new_empty((problem.sequence_size, 0))
+    h = previous_h(problem, inputs, outputs).unsqueeze(1)
+    products = recurrent_product(problem, h, recurrent_matrices(problem, inputs))
+    return torch.stack([torch.stack(saved) for _, saved in steps(problem, inputs, products)])
 
 
 def outside_gradients(problem: Problem, grad: Optional[Tensor], padding: Optional[Tensor]) -> Optional[list[Gradients]]:
@@ -141,11 +154,3 @@ def constants_to_none(problem: Problem, grads: Gradients) -> Gradients:
     """The same, with nothing for the states that are constants for differentiation."""
     cell = problem.cell
     return tuple(None if name in cell.constant_states else x for name, x in zip(cell.states, grads))
-
-
-def gradient_of_R(problem: Problem, inputs: Inputs, states: Tensor, d_gates: Tensor) -> Tensor:
-    """Sum over steps and rows of (gate gradient) x (h before), as one product: [NH, NR, Dout, Din]."""
-    num_recurrent = len(problem.cell.recurrent_gates)
-    left = rearrange(d_gates[..., :num_recurrent, :], "THBGD", "HGDTB").flatten(3).flatten(1, 2)
-    right = rearrange(previous_h(problem, inputs, states), "THBD", "HTBD").flatten(1, 2)
-    return torch.matmul(left, right).unflatten(1, (num_recurrent, problem.head_dim))
