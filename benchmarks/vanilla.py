@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Callable
 
 import torch
+from torch import nn
+
 from flashrnn import flashrnn
 from flashrnn_testing import create_inputs
-from torch import nn
 
 LOOPS = {"lstm": nn.LSTMCell, "gru": nn.GRUCell, "elman": nn.RNNCell}
 RESULTS = Path(__file__).parent / "results" / "vanilla-cpu.csv"
@@ -41,7 +42,9 @@ def torch_cell_loop(function: str, batch_size: int, sequence_size: int, hidden_s
     return run
 
 
-def flashrnn_call(function: str, backend: str, batch_size: int, sequence_size: int, hidden_size: int) -> Callable[[], object]:
+def flashrnn_call(
+    function: str, backend: str, batch_size: int, sequence_size: int, hidden_size: int
+) -> Callable[[], object]:
     """A training step of `flashrnn()` with one head."""
     inputs = create_inputs(batch_size, sequence_size, 1, hidden_size, function, create_states=False, device="cpu")
 
@@ -84,9 +87,13 @@ def main() -> None:
         for name, ms in found.items():
             rows.append([function, *shape, name, f"{ms:.1f}", f"{ms / loop:.2f}"])
             print(f"{function:6} {name:22} {ms:8.1f} ms  {ms / loop:5.2f} of the loop")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
     with RESULTS.open("w", newline="") as file:
-        file.write(f"# forward + backward, float32, {options.threads} threads, {platform.processor() or platform.machine()}, ")
+        file.write(
+            f"# forward + backward, float32, {options.threads} threads, {platform.processor() or platform.machine()}, "
+        )
         file.write(f"torch {torch.__version__}, Python {platform.python_version()}, commit {commit}\n")
         writer = csv.writer(file)
         writer.writerow(["function", "B", "T", "D", "what", "ms", "relative to the loop"])

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Optional
 
 import torch
-from flashrnn import BackendUnavailable
-from flashrnn.cells import CELLS
-from rnn_layer import RNNLayer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+
+from flashrnn.cells import CELLS
+from rnn_layer import RNNLayer
 
 try:
     from matplotlib.figure import Figure
@@ -205,7 +205,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     options = parse(argv)
     torch.manual_seed(options.seed)
     t = time.time()
-    train_text, valid_text = (text.to(options.device) for text in read_files(Path(sysconfig.get_paths()["stdlib"]), int(1e6 * options.megabytes)))
+    train_text, valid_text = (
+        text.to(options.device) for text in read_files(Path(sysconfig.get_paths()["stdlib"]), int(1e6 * options.megabytes))
+    )
     streams, valid = as_streams(train_text, options.batch), as_streams(valid_text, VALIDATION_STREAMS)
     bigram = bigram_bits(streams, valid)
     print(len(train_text), len(valid_text), bigram, time.time() - t, flush=True)
@@ -216,6 +218,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     print(sample(model, "def ", 400, options.temperature))
     print(time.time() - t)
     return int(valid_curve[-1][1] >= bigram)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Optional
 
 import torch
+from torch import Tensor, nn
+
 from flashrnn import flashrnn
 from flashrnn.cells import get_cell
-from torch import Tensor, nn
 
 
 class RNNLayer(nn.Module):

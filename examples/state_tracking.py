@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from typing import Optional
 
 import torch
-from flashrnn.cells import CELLS
-from rnn_layer import RNNLayer
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
+
+from flashrnn.cells import CELLS
+from rnn_layer import RNNLayer
 
 BATCH_SIZE = 64
 GOAL = 0.99
@@ -61,7 +62,8 @@ def train(model: ParityModel, length: int, max_steps: int, device: str, lr: floa
         mastered = mastered + 1 if now == length and loss.item() < done_loss else 0
         if mastered == 20:
             return step
-        if step % 200 == 0: print(step, now, loss.item(), flush=True)
+        if step % 200 == 0:
+            print(step, now, loss.item(), flush=True)
     return max_steps
 
 
@@ -76,13 +78,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     torch.manual_seed(o.seed)
     torch.set_num_threads(2)
     model = ParityModel(o.function, o.backend)
-    t=time.time()
+    t = time.time()
     n = train(model, 40, 3000, "cpu", o.lr, o.done)
     with torch.no_grad():
         bits, parity = parity_batch(256, 400, "cpu")
         right = (model(bits) > 0) == parity.bool()
-    print(o, n, f"{time.time()-t:.0f} s", right.float().mean().item(), right[:, -1].float().mean().item(), flush=True)
+    print(o, n, f"{time.time() - t:.0f} s", right.float().mean().item(), right[:, -1].float().mean().item(), flush=True)
     return 0
+
 
 if __name__ == "__main__":
     sys.exit(main())

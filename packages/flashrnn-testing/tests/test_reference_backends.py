@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from flashrnn_testing import BackendContract
 
 ALL = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

@@ -20,10 +20,7 @@ from .errors import (
 from .report import Explanation, explain
 from .version import __version__
 
-
-
 __all__ = [
-    "__version__",
     "BackendUnavailable",
     "ConfigError",
     "DeviceError",
@@ -33,6 +30,7 @@ __all__ = [
     "FlashRNNConfig",
     "FlashRNNError",
     "ShapeError",
+    "__version__",
     "explain",
     "flashrnn",
 ]

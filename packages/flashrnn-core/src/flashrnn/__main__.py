@@ -10,7 +10,9 @@ from .report import render, report
 
 def main() -> None:
     """Print the report."""
-    parser = argparse.ArgumentParser(prog="python -m flashrnn", description="Versions, devices, and every backend with its state.")
+    parser = argparse.ArgumentParser(
+        prog="python -m flashrnn", description="Versions, devices, and every backend with its state."
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     arguments = parser.parse_args()
     data = report()

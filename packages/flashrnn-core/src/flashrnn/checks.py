@@ -50,9 +50,11 @@ def check_inputs(
         if resets.dtype != torch.bool:
             raise DtypeError(describe("resets", "a bool tensor", str(resets.dtype), "Write resets.bool()."))
         _check_shape("resets", resets, "BT", sizes, f"[B, T] whatever input_shape, here {config.input_shape!r}")
-    for name, x in (("R", R), ("b", b), ("states", initial), ("lengths", lengths), ("resets", resets)):
-        if x is not None and x.device != Wx.device:
-            raise DeviceError(describe(name, f"a tensor on {Wx.device}, as Wx is", f"one on {x.device}", "Move it first."))
+    for name, given in (("R", R), ("b", b), ("states", initial), ("lengths", lengths), ("resets", resets)):
+        if given is not None and given.device != Wx.device:
+            raise DeviceError(
+                describe(name, f"a tensor on {Wx.device}, as Wx is", f"one on {given.device}", "Move it first.")
+            )
     return initial
 
 
@@ -86,9 +88,7 @@ def _sizes(Wx: Tensor, R: Tensor, cell: CellSpec, input_shape: str) -> dict[str,
     }
 
 
-def _check_shape(
-    name: str, x: Tensor, layout: str, sizes: Mapping[str, int], note: str = "", option: str = ""
-) -> None:
+def _check_shape(name: str, x: Tensor, layout: str, sizes: Mapping[str, int], note: str = "", option: str = "") -> None:
     expected = shape_of(layout, sizes)
     if tuple(x.shape) == expected:
         return

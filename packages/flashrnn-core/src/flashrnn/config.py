@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Any, Optional, Union
 
@@ -12,6 +11,8 @@ from .cells import get_cell
 from .dtypes import parse_dtype
 from .errors import ConfigError, describe
 from .layouts import INPUT, INPUT_SHAPES, OUTPUT, OUTPUT_SHAPES
+
+LARGEST_CLIPVAL = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ FIELDS = tuple(field.name for field in fields(FlashRNNConfig))
 def _check_clipval(name: str, value: object) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0 or math.isinf(value):
-        raise ConfigError(describe(name, "None or a finite number above 0", repr(value)))
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST_CLIPVAL:
+        raise ConfigError(describe(name, f"None or a number above 0, at most {LARGEST_CLIPVAL:.3g}", repr(value)))
 
 
 def merge_config(

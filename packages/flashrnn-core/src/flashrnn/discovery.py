@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Optional
 
 from .backend import INTERFACE_VERSION, Backend
@@ -59,7 +59,7 @@ class Candidate:
             return f"{self.name} ({self.distribution}) is broken: its why_not raised {_spell_error(error)}."
 
 
-@lru_cache(maxsize=None)
+@cache
 def candidates() -> tuple[Candidate, ...]:
     """All backends, in the order in which `auto` tries them; broken ones last. Found once in a process."""
     found: dict[str, dict[str, list[str]]] = {}

@@ -16,7 +16,7 @@ LETTERS = {"S": "NS", "B": "B", "T": "T", "G": "NG", "H": "NH", "D": "D"}
 
 def rearrange(x: Tensor, source: str, target: str) -> Tensor:
     """A view of x with its axes, named by the letters of `source`, in the order of `target`."""
-    return x if source == target else x.permute([source.index(letter) for letter in target])
+    return x if source == target else x.permute(*map(source.index, target))
 
 
 def shape_of(layout: str, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -43,7 +43,9 @@ def recurrence(config: FlashRNNConfig, given: Inputs) -> tuple[Tensor, Tensor]:
     if config.backend == VANILLA.name:
         states, last_states = reference(config, given)
     else:
-        requires_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given[:NUM_DIFFERENTIABLE])
+        requires_grad = torch.is_grad_enabled() and any(
+            x is not None and x.requires_grad for x in given[:NUM_DIFFERENTIABLE]
+        )
         states, last_states, _ = torch.ops.flashrnn.recurrence(*given, *config.values(), requires_grad)
     return states, last_states.unsqueeze(config.output_shape.index("T"))
 
@@ -133,9 +135,7 @@ def _differentiate(ctx: Any, states: Optional[Tensor], last_states: Optional[Ten
     needs = ctx.needs_input_grad[:NUM_DIFFERENTIABLE]
     saved = ctx.saved_tensors  # read once: checkpointing forbids a second time
     results, inputs = saved[:3], saved[3:]
-    gradients = torch.ops.flashrnn.recurrence_backward(
-        *inputs, *ctx.config.values(), *results, states, last_states, needs
-    )
+    gradients = torch.ops.flashrnn.recurrence_backward(*inputs, *ctx.config.values(), *results, states, last_states, needs)
     wanted = [x.to(dtype) if need else None for x, dtype, need in zip(gradients, ctx.dtypes, needs)]
     return (*wanted, *[None] * (len(ctx.needs_input_grad) - len(wanted)))
 

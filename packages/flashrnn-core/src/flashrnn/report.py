@@ -44,7 +44,10 @@ class Explanation:
             f"{problem.head_dim}, {str(config.dtype).replace('torch.', '')} on {problem.device}: "
             f"backend {config.backend!r} takes {self.backend or 'nothing'}"
         )
-        rows = [(name, reason or ("taken" if name == self.backend else "would work too")) for name, reason in self.reasons.items()]
+        rows = [
+            (name, reason or ("taken" if name == self.backend else "would work too"))
+            for name, reason in self.reasons.items()
+        ]
         return head + "\n" + table(rows)
 
 
@@ -108,7 +111,10 @@ def report() -> dict[str, Any]:
         "platform": platform.platform(),
         "devices": _devices(),
         "backends": [_describe(candidate, probe.problem) for candidate in candidates()]
-        + [{"name": name, "aliases": [], "distribution": None, "state": "missing", "reason": reason} for name, reason in not_installed().items()],
+        + [
+            {"name": name, "aliases": [], "distribution": None, "state": "missing", "reason": reason}
+            for name, reason in not_installed().items()
+        ],
         "probe": str(probe).partition("\n")[0],
         "warnings": _warnings(),
     }

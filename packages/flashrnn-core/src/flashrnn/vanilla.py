@@ -52,8 +52,10 @@ def initial_states(problem: Problem, inputs: Inputs) -> Tensors:
     """NS initial states [NH, B, D]."""
     cell, accumulate = problem.cell, accumulate_dtype(problem.dtype)
     if inputs.states is None:
-        return (inputs.R.new_zeros((problem.num_heads, problem.batch_size, problem.head_dim), dtype=accumulate),) * cell.num_states
-    states = rearrange(inputs.states, "SBHD", "SHBD").to(accumulate).unbind(0)
+        return (
+            inputs.R.new_zeros((problem.num_heads, problem.batch_size, problem.head_dim), dtype=accumulate),
+        ) * cell.num_states
+    states = rearrange(inputs.states, "SBHD", "SHBD").to(accumulate).contiguous().unbind(0)
     return tuple(x.detach() if name in cell.constant_states else x for name, x in zip(cell.states, states))
 
 
@@ -93,7 +95,11 @@ def preactivations(cell: CellSpec, Wx: Tensor, product: Tensor, b: Tensor) -> Te
         return (product + Wx).add_(b).unbind(0)
     gates = []
     for k in range(NG):  # recurrent gates stand first, the others last
-        parts = [x[k - skipped] for x, skipped in ((product, 0), (Wx, NG - len(Wx)), (b, NG - len(b))) if 0 <= k - skipped < len(x)]
+        parts = [
+            x[k - skipped]
+            for x, skipped in ((product, 0), (Wx, NG - len(Wx)), (b, NG - len(b)))
+            if 0 <= k - skipped < len(x)
+        ]
         gates.append(sum(parts[1:], start=parts[0]))
     return tuple(gates)
 
@@ -146,7 +152,7 @@ class Vanilla(Backend):
         last_states = rearrange(torch.stack(last), "SHBD", "SBHD").to(problem.states_dtype)
         # Without a step, or with the gradient cut, some input reaches no output. A sum of nothing connects it, so that its
         # gradient is zero as in every backend, not missing.
-        nothing = sum(x.flatten()[:0].sum(dtype=last_states.dtype) for x in inputs[:4] if x is not None)
+        nothing = torch.stack([x.flatten()[:0].sum(dtype=last_states.dtype) for x in inputs[:4] if x is not None]).sum()
         return states + nothing.to(states.dtype), last_states + nothing
 
     def forward(self, problem: Problem, inputs: Inputs, outputs: Outputs) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import torch
+from torch import Tensor
+
 from flashrnn.cells.spec import Step
 from flashrnn.vanilla_fwbw import forward_sequence, lstm_pointwise_fw
-from torch import Tensor
 
 from .inputs import loss_weights
 from .tolerances import TOLERANCES
@@ -159,9 +160,7 @@ def compare_with_baseline(
     return {label: (x.double() - y.double()).abs().max().item() for label, x, y in zip(labels, *results)}
 
 
-def input_gradients(
-    function: Function, inputs: Sequence[Any], mask: Sequence[bool], seed: int
-) -> list[Optional[Tensor]]:
+def input_gradients(function: Function, inputs: Sequence[Any], mask: Sequence[bool], seed: int) -> list[Optional[Tensor]]:
     """Gradients of a random weighted sum of all outputs, for the inputs that are masked in; None where it has none."""
     leaves = [x.detach().clone().requires_grad_(want) if isinstance(x, Tensor) else x for x, want in zip(inputs, mask)]
     outputs = [x for x in flatten(function(*leaves)) if x.requires_grad]

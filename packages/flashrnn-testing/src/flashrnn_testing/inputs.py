@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Optional, Union
 
 import torch
+from torch import Tensor
+
 from flashrnn.cells import get_cell
 from flashrnn.dtypes import parse_dtype
-from torch import Tensor
 
 
 def default_device() -> torch.device:

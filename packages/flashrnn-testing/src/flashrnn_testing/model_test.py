@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Optional, Union
 
 import torch
+from torch import Tensor
+
 from flashrnn import FlashRNNConfig
 from flashrnn.dtypes import parse_dtype
-from torch import Tensor
 
 from .inputs import create_inputs
 from .results import compare, compute

@@ -31,7 +31,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture
 def poison_empty() -> Iterator[None]:
     """Fill memory that is allocated but never written with NaN, by torch's own means."""
-    deterministic, warn_only = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    deterministic, warn_only = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
     fill = torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = True

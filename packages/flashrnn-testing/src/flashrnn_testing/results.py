@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import torch
+from torch import Tensor
+
 from flashrnn import FlashRNNConfig, flashrnn
 from flashrnn.cells import get_cell
-from torch import Tensor
 
 from .compare import Mismatch, check_close
 from .inputs import loss_weights
@@ -49,9 +50,7 @@ def compute(
     return results
 
 
-def compare(
-    actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], dtype: torch.dtype, **kwargs: Any
-) -> None:
+def compare(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], dtype: torch.dtype, **kwargs: Any) -> None:
     """Hold every result against its namesake; Mismatch names the first that is off."""
     if actual.keys() != expected.keys():
         raise Mismatch(f"{sorted(actual)} instead of {sorted(expected)}")

@@ -18,7 +18,8 @@ won are kept in sign bits, and s(-f), the derivative of logsigmoid(f), is kept r
 from __future__ import annotations
 
 import math
-from typing import Optional, Sequence
+from collections.abc import Sequence
+from typing import Optional
 
 import torch
 from torch import Tensor

@@ -7,8 +7,8 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from ..dtypes import accumulate_dtype, round_to
 from ..cells.spec import Tensors
+from ..dtypes import accumulate_dtype, round_to
 from ..layouts import INPUT, OUTPUT, rearrange, shape_of
 from ..problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
 from ..vanilla import initial_states, masks, recurrent_matrices, recurrent_product, steps, was_clipped
@@ -44,9 +44,7 @@ def gate_gradients(problem: Problem, into: InputGradients) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=problem.device)
 
 
-def loop_back(
-    problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, d_gates: Tensor
-) -> Gradients:
+def loop_back(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, d_gates: Tensor) -> Gradients:
     """Fill the gradients of all gates, return those of the initial states."""
     cell, config, T = problem.cell, problem.config, problem.sequence_size
     R = recurrent_matrices(problem, inputs)

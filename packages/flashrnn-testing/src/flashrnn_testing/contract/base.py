@@ -6,9 +6,10 @@ from typing import Any, NamedTuple, Optional
 
 import pytest
 import torch
+from torch import Tensor
+
 from flashrnn import FlashRNNConfig
 from flashrnn.cells import CELLS
-from torch import Tensor
 
 from ..inputs import create_inputs, default_device
 from ..results import compute

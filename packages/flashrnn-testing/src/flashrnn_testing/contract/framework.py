@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from flashrnn import BackendUnavailable, explain, flashrnn
 from torch.utils.checkpoint import checkpoint
+
+from flashrnn import BackendUnavailable, explain, flashrnn
 
 from ..results import compare_bitwise
 from .base import ContractBase
@@ -65,7 +66,10 @@ class FrameworkTests(ContractBase):
 
         compiled = torch.compile(loss, fullgraph=True, dynamic=dynamic, backend="aot_eager")
         for batch_size, sequence_size in ((3, 2), (4, 3)) if dynamic else ((3, 2),):
-            leaves = [x.detach().clone().requires_grad_() for x in self.case(function, device, self.dtypes[0], batch_size, sequence_size)]
+            leaves = [
+                x.detach().clone().requires_grad_()
+                for x in self.case(function, device, self.dtypes[0], batch_size, sequence_size)
+            ]
             expected = torch.autograd.grad(loss(*leaves), leaves)
             got = torch.autograd.grad(compiled(*leaves), leaves)
             compare_bitwise({str(k): x for k, x in enumerate(got)}, {str(k): x for k, x in enumerate(expected)})

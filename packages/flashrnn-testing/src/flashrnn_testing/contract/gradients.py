@@ -6,6 +6,7 @@ from itertools import combinations
 
 import pytest
 import torch
+
 from flashrnn import DoubleBackwardError, flashrnn
 from flashrnn.cells import get_cell
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from flashrnn import flashrnn
 from flashrnn.cells import get_cell
 

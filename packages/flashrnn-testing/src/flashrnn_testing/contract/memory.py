@@ -6,8 +6,9 @@ from typing import Callable
 
 import pytest
 import torch
-from flashrnn import flashrnn
 from torch import Tensor
+
+from flashrnn import flashrnn
 
 from ..results import compare_bitwise, compute
 from .base import ContractBase

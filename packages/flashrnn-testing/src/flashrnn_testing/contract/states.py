@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from flashrnn import flashrnn
 from flashrnn.dtypes import accumulate_dtype
 

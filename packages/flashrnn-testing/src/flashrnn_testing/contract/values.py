@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from flashrnn import flashrnn
 
 from ..model_test import model_test
@@ -37,9 +38,7 @@ class ValueTests(ContractBase):
         assert model_test(batch_size, 3, 2, 16, function, self.backend, self.reference, device, self.dtypes[0])
 
     @pytest.mark.parametrize(("sequence_size", "num_heads"), [(1, 1), (2, 5), (3, 1), (64, 1)])
-    def test_any_length_and_number_of_heads(
-        self, function: str, device: str, sequence_size: int, num_heads: int
-    ) -> None:
+    def test_any_length_and_number_of_heads(self, function: str, device: str, sequence_size: int, num_heads: int) -> None:
         assert model_test(2, sequence_size, num_heads, 16, function, self.backend, self.reference, device, self.dtypes[0])
 
     def test_forward_alone_equals_training(self, function: str, dtype: torch.dtype, device: str) -> None:
