@@ -116,7 +116,7 @@ def sample(model: CharModel, prompt: str, count: int, temperature: float) -> str
     for _ in range(count):
         logits, states = model(x, states)
         x = torch.multinomial(torch.softmax(logits[:, -1] / temperature, -1), 1)  # [1, 1]
-        text += ALPHABET[x.item()]
+        text += ALPHABET[int(x.item())]
     return text
 
 
@@ -202,6 +202,7 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Train, compare with the bigram model, print a sample, draw the loss; 0 if the model is better."""
     options = parse(argv)
     torch.manual_seed(options.seed)
     t = time.time()

@@ -2,8 +2,8 @@
 
     python examples/state_tracking.py --function lstm
 
-Trained on bit strings of up to 40 bits, tested on 400, with a label at every position. Answering for any length takes a state
-that is carried on and changed nonlinearly at every step, so a layer without recurrence of h through R cannot learn it.
+Trained on bit strings of up to 40 bits, tested on 400, with a label at every position. Answering for any length takes a
+state that is carried on and changed nonlinearly at every step, so a layer without recurrence of h through R cannot learn it.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ def train(model: ParityModel, length: int, max_steps: int, device: str, lr: floa
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Train and test; 0 if the test accuracy is above 99%."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--function", choices=list(CELLS), default="lstm")
     parser.add_argument("--backend", default="auto")

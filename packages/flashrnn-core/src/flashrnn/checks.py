@@ -35,7 +35,7 @@ def check_inputs(
     cell = get_cell(config.function)
     for name, x in (("Wx", Wx), ("R", R), ("b", b)):
         _check_floating(name, x)
-    sizes = _sizes(Wx, R, cell, config.input_shape)
+    sizes = _sizes(Wx, R, b, cell, config.input_shape)
     _check_shape("Wx", Wx, config.input_shape, sizes, f"gates {_names(cell.input_gates)}", config.input_shape)
     _check_shape("R", R, "GHDD", {**sizes, "G": len(cell.recurrent_gates)}, f"gates {_names(cell.recurrent_gates)}")
     _check_shape("b", b, "GHD", {**sizes, "G": len(cell.bias_gates)}, f"gates {_names(cell.bias_gates)}")
@@ -68,8 +68,8 @@ def check_lengths(lengths: Tensor, sequence_size: int) -> Tensor:
     return lengths.clamp(0, sequence_size)
 
 
-def _sizes(Wx: Tensor, R: Tensor, cell: CellSpec, input_shape: str) -> dict[str, int]:
-    """Size by axis letter: B and T from Wx, NH and D from R, the rest from the cell."""
+def _sizes(Wx: Tensor, R: Tensor, b: Tensor, cell: CellSpec, input_shape: str) -> dict[str, int]:
+    """Size by axis letter: B and T from Wx, the rest from the cell; NH and D by majority of Wx, R and b."""
     if Wx.ndim != len(input_shape):
         raise ShapeError(describe("Wx", f"{len(input_shape)} axes {spell(input_shape)}", f"shape {list(Wx.shape)}"))
     if R.ndim != 4 or R.shape[2] != R.shape[3]:
@@ -77,13 +77,15 @@ def _sizes(Wx: Tensor, R: Tensor, cell: CellSpec, input_shape: str) -> dict[str,
         raise ShapeError(describe("R", "4 axes [NG, NH, D, D]", f"shape {list(R.shape)}", todo))
     if R.shape[1] < 1 or R.shape[2] < 1:
         raise ShapeError(describe("R", "at least one head and a head dimension of at least 1", f"shape {list(R.shape)}"))
+    axis = input_shape.index
+    in_b = tuple(b.shape[1:]) if b.ndim == 3 else ()
     return {
         "S": cell.num_states,
-        "B": Wx.shape[input_shape.index("B")],
-        "T": Wx.shape[input_shape.index("T")],
+        "B": Wx.shape[axis("B")],
+        "T": Wx.shape[axis("T")],
         "G": len(cell.input_gates),
-        "H": R.shape[1],
-        "D": R.shape[2],
+        "H": Wx.shape[axis("H")] if in_b[:1] == (Wx.shape[axis("H")],) else R.shape[1],
+        "D": Wx.shape[axis("D")] if in_b[1:] == (Wx.shape[axis("D")],) else R.shape[2],
         "1": 1,
     }
 

@@ -1,4 +1,4 @@
-"""Axis orders, written in letters: S states, B batch, T time, G gates, H heads, D head dimension."""
+"""Axis orders, written in letters: S states, B batch, T time, G gates, H heads, D head dimension; 1 is an axis of size 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OUTPUT = "SBTHD"
 INPUT_SHAPES = (INPUT, "TBGHD")
 OUTPUT_SHAPES = (OUTPUT, "STBHD")
 
-LETTERS = {"S": "NS", "B": "B", "T": "T", "G": "NG", "H": "NH", "D": "D"}
+LETTERS = {"S": "NS", "B": "B", "T": "T", "G": "NG", "H": "NH", "D": "D", "1": "1"}
 
 
 def rearrange(x: Tensor, source: str, target: str) -> Tensor:

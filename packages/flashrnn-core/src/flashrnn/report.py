@@ -158,7 +158,7 @@ def _describe(candidate: Candidate, probe: Problem) -> dict[str, Any]:
 def _installed() -> dict[str, str]:
     """Version by normalised name of every distribution of interest."""
     names = {"flashrnn", "flashrnn-core", "flashrnn-cuda", "flashrnn-triton", "flashrnn-testing", "triton", "cuda-core"}
-    found = {}
+    found: dict[str, str] = {}
     for dist in distributions():
         name = (dist.metadata["Name"] or "").lower().replace("_", "-")
         if name in names:

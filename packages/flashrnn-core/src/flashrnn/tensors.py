@@ -1,7 +1,7 @@
 """What stands between the user's tensors and a backend's: describe, cast, make fit, allocate, view. In this one place.
 
-Functions that begin with `allocate` make tensors in the axis orders the user chose; those that begin with `view` or `fit` show
-tensors in the canonical order that `flashrnn.problem` writes down.
+Functions that begin with `allocate` make tensors in the axis orders the user chose; those that begin with `view`, `cast` or
+`fit` show tensors in the canonical order that `flashrnn.problem` writes down.
 """
 
 from __future__ import annotations
@@ -62,7 +62,13 @@ def cast_inputs(problem: Problem, given: Inputs) -> Inputs:
 
 def fit_inputs(problem: Problem, given: Inputs) -> Inputs:
     """The inputs as a backend sees them: cast, and copied only where their strides do not fit."""
-    return Inputs(*(None if x is None else fit(x) for x in cast_inputs(problem, given)))
+    Wx, R, b, *others = cast_inputs(problem, given)
+    return Inputs(fit_optional(Wx), fit(R), fit(b), *map(fit_optional, others))
+
+
+def fit_optional(x: Optional[Tensor]) -> Optional[Tensor]:
+    """`fit` for a tensor that may be missing."""
+    return None if x is None else fit(x)
 
 
 def allocate_results(problem: Problem, like: Tensor) -> Results:
@@ -87,7 +93,7 @@ def fit_gradients(problem: Problem, states: Optional[Tensor], last_states: Optio
     """Outside gradients of the results as a backend sees them."""
     return OutputGradients(
         None if states is None else fit(rearrange(states, problem.config.output_shape, OUTPUT)),
-        None if last_states is None else fit(last_states),
+        fit_optional(last_states),
     )
 
 

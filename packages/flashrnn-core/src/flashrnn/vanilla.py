@@ -12,6 +12,7 @@ from .backend import Backend
 from .cells import CellSpec
 from .cells.spec import Tensors
 from .dtypes import accumulate_dtype, round_to
+from .errors import BackendUnavailable
 from .layouts import OUTPUT, rearrange
 from .problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
 
@@ -156,14 +157,16 @@ class Vanilla(Backend):
         return states + nothing.to(states.dtype), last_states + nothing
 
     def forward(self, problem: Problem, inputs: Inputs, outputs: Outputs) -> None:
-        """Not called: core calls `run`, for autograd to see."""
-        raise NotImplementedError
+        """Without autograd, should "auto" find nothing better. Named, `run` is called instead, for autograd to see."""
+        states, last_states = self.run(problem, inputs)
+        outputs.states.copy_(states)
+        outputs.last_states.copy_(last_states)
 
     def backward(
         self, problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, into: InputGradients
     ) -> None:
-        """Not called: autograd differentiates `run`."""
-        raise NotImplementedError
+        """Refused: autograd differentiates `run`."""
+        raise BackendUnavailable("vanilla is differentiated by autograd, which takes that it is named: backend='vanilla'.")
 
 
 VANILLA = Vanilla()

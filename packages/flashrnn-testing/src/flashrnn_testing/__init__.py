@@ -8,6 +8,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+# ruff: noqa: E402
+pytest.register_assert_rewrite("flashrnn_testing.contract")  # before it is imported, here and in the plug-in
+
 from .compare import Mismatch, check_backward, check_close, check_forward, compare_with_baseline
 from .contract import BackendContract
 from .inputs import create_inputs

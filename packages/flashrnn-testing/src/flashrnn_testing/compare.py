@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Callable, Optional
 
 import torch
@@ -148,11 +149,8 @@ def compare_with_baseline(
     arguments = (Wx, R, b, inputs[1]) if len(inputs) == 4 else (Wx, R, b)
     names = ("Wx", "R", "b", "states")[: len(arguments)]
 
-    def baseline(*args: Tensor) -> tuple[Tensor, Tensor]:
-        return forward_sequence(*args, pointwise=pointwise)
-
     results = []
-    for function in (target, baseline):
+    for function in (target, partial(forward_sequence, pointwise=pointwise)):
         with torch.no_grad():
             outputs = flatten(function(*arguments))
         results.append([*outputs, *input_gradients(function, arguments, [True] * len(arguments), seed)])

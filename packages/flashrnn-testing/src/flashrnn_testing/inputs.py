@@ -46,13 +46,13 @@ def create_inputs(
     """
     cell, B, T, NH, D = get_cell(function), batch_size, sequence_size, num_heads, head_dim
     generator = torch.Generator().manual_seed(seed)
-    device, dtype = device or default_device(), parse_dtype(dtype)
+    device, torch_dtype = device or default_device(), parse_dtype(dtype)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     def leaf(x: Tensor) -> Tensor:
-        return x.to(device=device, dtype=dtype).requires_grad_()
+        return x.to(device=device, dtype=torch_dtype).requires_grad_()
 
     Wx = leaf(normal(B, T, len(cell.input_gates), NH, D))
     R = leaf(normal(len(cell.recurrent_gates), NH, D, D) / D**0.5)

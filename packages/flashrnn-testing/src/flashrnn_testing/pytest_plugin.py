@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
-
-pytest.register_assert_rewrite("flashrnn_testing.contract")
 
 POISON = "flashrnn_poison_empty"
 
@@ -31,15 +30,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture
 def poison_empty() -> Iterator[None]:
     """Fill memory that is allocated but never written with NaN, by torch's own means."""
-    deterministic, warn_only = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-    fill = torch.utils.deterministic.fill_uninitialized_memory
+    settings: Any = torch.utils.deterministic
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only, fill = torch.is_deterministic_algorithms_warn_only_enabled(), settings.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
+    settings.fill_uninitialized_memory = True
     yield
-    torch.utils.deterministic.fill_uninitialized_memory = fill
+    settings.fill_uninitialized_memory = fill
     torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
 
 

@@ -35,10 +35,11 @@ def compute(
         "h", "c", ... [B, T, NH, D]; "last h", ... [B, 1, NH, D]; "gradient of Wx", of "R", "b", and "initial h", ...
     """
     names = get_cell(config.function).states
-    initial = () if states is None else (states,)
-    leaves = [x.detach().clone().requires_grad_(include_backward) for x in (Wx, R, b, *initial)]
+    given_inputs = [x for x in (Wx, R, b, states) if x is not None]
+    leaves = [x.detach().clone().requires_grad_(include_backward) for x in given_inputs]
+    initial = None if states is None else leaves[3]
     with torch.set_grad_enabled(include_backward):
-        every, last = flashrnn(*leaves, config=config, lengths=lengths, resets=resets)
+        every, last = flashrnn(leaves[0], leaves[1], leaves[2], initial, config=config, lengths=lengths, resets=resets)
     results = {name: x.detach() for name, x in zip(names, every)}
     results.update({f"last {name}": x.detach() for name, x in zip(names, last)})
     if include_backward:

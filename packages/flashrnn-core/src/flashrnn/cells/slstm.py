@@ -11,8 +11,8 @@
 m is a constant for differentiation: the gradient that reaches it is ignored and it passes none on. The gradient of the max
 in n' goes to the branch that won, to the sum on a tie.
 
-What `step` saves is chosen so that rounding it to 16 bits changes no decision: which of i*, f* is 1 and which branch of the max
-won are kept in sign bits, and s(-f), the derivative of logsigmoid(f), is kept rather than computed from a rounded s(f).
+What `step` saves is chosen so that rounding it to 16 bits changes no decision: which of i*, f* is 1 and which branch of the
+max won are kept in sign bits, and s(-f), the derivative of logsigmoid(f), is kept rather than computed from a rounded s(f).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def backward(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGr
 
 
 def gate_gradients(problem: Problem, into: InputGradients) -> Tensor:
-    """Where the gradients of all gates go, [B, T, NG, NH, D]: straight into that of Wx where it has them all, as they are."""
+    """Where the gradients of all gates go, [B, T, NG, NH, D]: straight into dWx where it has them all as they are."""
     shape, dtype = shape_of(INPUT, {**problem.sizes, "G": len(problem.cell.gates)}), accumulate_dtype(problem.dtype)
     if into.Wx is not None and into.Wx.shape == shape and into.Wx.dtype == dtype:
         return into.Wx
@@ -94,14 +94,12 @@ def add(x: Optional[Tensor], y: Optional[Tensor]) -> Optional[Tensor]:
 
 def hold(padding: Tensor, held: Optional[Tensor], x: Optional[Tensor]) -> Optional[Tensor]:
     """In padding a state stays as it is, and so does its gradient."""
-    if held is None and x is None:
-        return None
-    some = held if held is not None else x
-    zero = torch.zeros_like(some)
-    return torch.where(padding, zero if held is None else held, zero if x is None else x)
+    if held is None:
+        return None if x is None else x.masked_fill(padding, 0)
+    return held.masked_fill(~padding, 0) if x is None else torch.where(padding, held, x)
 
 
-# -------------------------------------------------------------------------------- what forward left, with time and heads first
+# ------------------------------------------------------------------------------ what forward left, with time and heads first
 
 
 def all_states(problem: Problem, inputs: Inputs, outputs: Outputs) -> list[Tensors]:

@@ -1,4 +1,4 @@
-"""Plain sequence functions with the arguments of `flashrnn()`, for comparing a kernel or a custom cell with the reference."""
+"""Plain sequence functions with the arguments of `flashrnn()`, to compare a kernel with."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from .values import ValueTests
 
 
 class BackendContract(ValueTests, StateTests, GradientTests, MemoryTests, MaskTests, OptionTests, FrameworkTests):
-    """Inherit this in a test module, name the backend, and pytest runs the whole suite against it:
+    """The whole suite; inherit it in a test module and name the backend.
 
         from flashrnn_testing import BackendContract
 

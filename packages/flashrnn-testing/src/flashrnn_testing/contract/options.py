@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -25,7 +27,7 @@ class OptionTests(ContractBase):
     @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
     @pytest.mark.parametrize("masked", [False, True])
     def test_option_equals_the_reference(
-        self, function: str, dtype: torch.dtype, device: str, options: dict, masked: bool
+        self, function: str, dtype: torch.dtype, device: str, options: dict[str, Any], masked: bool
     ) -> None:
         case = self.case(function, device, dtype, batch_size=9, sequence_size=12)
         masks = random_masks(9, 12, case.Wx.device) if masked else (None, None)
