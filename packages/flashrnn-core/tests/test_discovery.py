@@ -1,38 +1,21 @@
-"""Which backends are found, what becomes of broken ones, and which one a call takes."""
+"""Which backends are found, and which one a call takes."""
 
 from __future__ import annotations
 
-import re
 import warnings
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
-from core_plugins import FakeKernel, PlugIns, small_call
+from core_plugins import FakeKernel, PlugIns, names, refusal, small_call
 from flashrnn import BackendUnavailable, FlashRNNConfig
-from flashrnn.backend import INTERFACE_VERSION
 from flashrnn.discovery import candidates, choose, find, not_installed
 from flashrnn.problem import Problem
-from flashrnn.vanilla_fwbw import VANILLA_FWBW
 
 
 def problem(device: str = "cpu", backend: str = "auto", dtype: torch.dtype = torch.float32, batch_size: int = 2) -> Problem:
     config = FlashRNNConfig("elman", backend, dtype)
     return Problem(config, batch_size, 3, 1, 2, torch.device(device), states_dtype=dtype)
-
-
-def refusal(backend: str) -> str:
-    """The message with which a call of this backend is refused."""
-    with pytest.raises(BackendUnavailable) as caught:
-        small_call(backend)
-    assert isinstance(caught.value, RuntimeError)
-    return str(caught.value)
-
-
-def names() -> list[str]:
-    return [candidate.name for candidate in candidates()]
 
 
 # --------------------------------------------------------------------------------------------------------------- choosing
@@ -132,91 +115,6 @@ def test_what_is_installed_is_not_missing(plug_ins: PlugIns) -> None:
     plug_ins.offer("triton_fused", FakeKernel("triton_fused", aliases=("triton",)))
     assert set(not_installed()) == {"cuda", "cuda_fused"}
     small_call("triton")
-
-
-def test_the_alias_of_a_broken_backend_is_not_said_to_be_missing(plug_ins: PlugIns) -> None:
-    plug_ins.promise("triton_fused", "no_such_module_at_all:BACKEND", "flashrnn-triton")
-    message = refusal("triton")
-    assert "not installed" not in message and "pip install" not in message
-    assert "is broken" in message and "no_such_module_at_all" in message
-
-
-# ----------------------------------------------------------------------------------------------------------------- broken
-
-BROKEN: dict[str, tuple[Any, str]] = {
-    "import fails": ("a_module_that_fails:BACKEND", "RuntimeError: libcudart.so.99 is not there"),
-    "no module": ("no_such_module_at_all:BACKEND", "ModuleNotFoundError: No module named 'no_such_module_at_all'"),
-    "no attribute": ("a_good_module:NOT_THERE", "AttributeError: .*NOT_THERE"),
-    "a class": (type(VANILLA_FWBW), "not an instance of flashrnn.backend.Backend"),
-    "no backend": (SimpleNamespace(interface_version=1), "a SimpleNamespace, not an instance of flashrnn.backend.Backend"),
-    "another name": (FakeKernel("kernel"), "called 'broken' but the backend calls itself 'kernel'"),
-    "too new": (FakeKernel("broken", version=99), f"interface version 99, this flashrnn-core has {INTERFACE_VERSION};"),
-    "too old": (FakeKernel("broken", version=0), f"interface version 0, this flashrnn-core has {INTERFACE_VERSION};"),
-    "no version": (FakeKernel("broken", version=None), f"interface version None, .* has {INTERFACE_VERSION};"),
-}
-
-
-def promise_broken(plug_ins: PlugIns, tmp_path: Any, behind: Any) -> None:
-    (tmp_path / "a_module_that_fails.py").write_text("raise RuntimeError('libcudart.so.99 is not there.')\n")
-    (tmp_path / "a_good_module.py").write_text("")
-    plug_ins.monkeypatch.syspath_prepend(tmp_path)
-    if isinstance(behind, str):
-        plug_ins.promise("broken", behind, "brokens-package")
-    else:
-        plug_ins.offer("broken", behind, "brokens-package")
-
-
-@pytest.mark.parametrize(("behind", "said"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_backend_is_kept_and_the_others_go_on(plug_ins: PlugIns, tmp_path: Any, behind: Any, said: str) -> None:
-    kernel = plug_ins.offer("working", FakeKernel("working"), "workings-package")
-    promise_broken(plug_ins, tmp_path, behind)
-    assert names() == ["working", "vanilla_fwbw", "vanilla", "broken"]  # broken ones last
-    candidate = find("broken")
-    assert candidate.backend is None and candidate.distribution == "brokens-package 3.2"
-    message = refusal("broken")
-    assert message == candidate.error and message.startswith("broken (brokens-package 3.2) is broken: ")
-    assert re.search(said, message) and message.endswith(".") and not message.endswith("..")
-    small_call()
-    assert kernel.runs == 1
-
-
-@pytest.mark.parametrize("error", [ValueError("no driver"), ZeroDivisionError()], ids=repr)
-def test_a_why_not_that_raises_is_a_reason(plug_ins: PlugIns, error: Exception) -> None:
-    kernel = plug_ins.offer("kernel", FakeKernel("kernel", refuses=error))
-    message = refusal("kernel")
-    assert message.startswith("kernel (someones-kernels 3.2) is broken: its why_not raised ")
-    assert type(error).__name__ in message and (str(error) or "no message") in message
-    small_call()
-    assert kernel.runs == 0
-
-
-def test_two_of_one_name_and_value_count_once(plug_ins: PlugIns) -> None:
-    kernel = plug_ins.offer("kernel", FakeKernel("kernel"), "ones-package")
-    plug_ins.promise("kernel", plug_ins.entries[0].value, "ones-package")
-    plug_ins.promise("kernel", plug_ins.entries[0].value, "twos-package")
-    assert names().count("kernel") == 1 and find("kernel").backend is kernel
-
-
-def test_core_found_once_more_counts_once(plug_ins: PlugIns) -> None:
-    plug_ins.promise("vanilla_fwbw", "flashrnn.vanilla_fwbw:VANILLA_FWBW", "flashrnn-core")
-    assert names() == ["vanilla_fwbw", "vanilla"] and find("vanilla_fwbw").error is None
-
-
-def test_two_of_one_name_and_different_values_are_an_error_with_both(plug_ins: PlugIns) -> None:
-    plug_ins.offer("kernel", FakeKernel("kernel"), "ones-package")
-    plug_ins.offer("kernel", FakeKernel("kernel"), "twos-package")
-    other = plug_ins.offer("other", FakeKernel("other"))
-    message = refusal("kernel")
-    assert "ones-package 3.2" in message and "twos-package 3.2" in message
-    small_call()
-    assert other.runs == 1 and names()[-1] == "kernel"
-
-
-def test_auto_survives_a_plug_in_that_claims_a_name_of_core(plug_ins: PlugIns) -> None:
-    plug_ins.offer("vanilla_fwbw", FakeKernel("vanilla_fwbw"), "claimants-package")
-    message = refusal("vanilla_fwbw")
-    assert "claimants-package 3.2" in message and "flashrnn-core" in message
-    assert small_call()[0].shape == (1, 2, 3, 1, 2)  # vanilla is still there
 
 
 # ---------------------------------------------------------------------------------------------- the warning of a slow choice

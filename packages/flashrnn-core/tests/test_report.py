@@ -101,3 +101,14 @@ def test_an_old_flashrnn_beside_core_is_reported(tmp_path: Path) -> None:
     assert "flashrnn 1.0.8" in text.splitlines()[0]
     (warning,) = [line for line in text.splitlines() if line.startswith("warning: ") and "1.0.8" in line]
     assert "pip uninstall flashrnn flashrnn-core" in warning and "pip install flashrnn-core" in warning
+
+
+def test_what_an_interrupted_pip_left_breaks_nothing(tmp_path: Path) -> None:
+    """Folders without METADATA; one of them still promises a backend."""
+    for name in ("empty-1.0", "half_kernels-2.0"):
+        (tmp_path / f"{name}.dist-info").mkdir()
+    promises = tmp_path / "half_kernels-2.0.dist-info" / "entry_points.txt"
+    promises.write_text("[flashrnn.backends]\nhalf = half_kernels:HALF\n")
+    backends = {x["name"]: x for x in json.loads(run("--json", path=tmp_path))["backends"]}
+    assert backends["half"]["state"] == "broken" and "half_kernels" in backends["half"]["reason"]
+    assert backends["vanilla_fwbw"]["state"] == "ready"

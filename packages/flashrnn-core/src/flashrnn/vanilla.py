@@ -7,6 +7,7 @@ from typing import Optional
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from .backend import Backend
 from .cells import CellSpec
@@ -92,17 +93,13 @@ def preactivations(cell: CellSpec, Wx: Tensor, product: Tensor, b: Tensor) -> Te
     Wx is [NW, NH, B, D], product [NR, NH, B, D], b [NB, NH, 1, D], one entry for each gate that has such a part.
     """
     NG = len(cell.gates)
-    if NG == len(Wx) == len(product) == len(b):
-        return (product + Wx).add_(b).unbind(0)
-    gates = []
-    for k in range(NG):  # recurrent gates stand first, the others last
-        parts = [
-            x[k - skipped]
-            for x, skipped in ((product, 0), (Wx, NG - len(Wx)), (b, NG - len(b)))
-            if 0 <= k - skipped < len(x)
-        ]
-        gates.append(sum(parts[1:], start=parts[0]))
-    return tuple(gates)
+    total = pad_gates(product, after=NG - len(product)) + pad_gates(Wx, before=NG - len(Wx))
+    return total.add_(pad_gates(b, before=NG - len(b))).unbind(0)
+
+
+def pad_gates(x: Tensor, before: int = 0, after: int = 0) -> Tensor:
+    """x [gates, NH, B, D] with zeros for the gates that miss this part: recurrent gates stand first, the others last."""
+    return pad(x, (0, 0, 0, 0, 0, 0, before, after)) if before or after else x
 
 
 def clip_gradient(h: Tensor, clipval: Optional[float]) -> Tensor:
