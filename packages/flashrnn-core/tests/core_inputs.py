@@ -15,6 +15,15 @@ RECOMPUTE = {"vanilla": (False,), "vanilla_fwbw": (False, True)}  # vanilla leav
 NUM_STATES = {"lstm": 2, "gru": 1, "elman": 1, "slstm": 4}
 NUM_GATES = {"lstm": (4, 4, 4), "gru": (3, 3, 4), "elman": (1, 1, 1), "slstm": (4, 4, 4)}  # of Wx, R, b
 
+LENGTHS = torch.tensor([3, 1])
+RESETS = torch.tensor([[False, True, False], [True, False, True]])
+MASKS = {
+    "plain": (None, None),
+    "lengths": (LENGTHS, None),
+    "resets": (None, RESETS),
+    "both": (torch.tensor([0, 2]), RESETS),
+}
+
 
 class Sizes(NamedTuple):
     """B, T, NH, D."""

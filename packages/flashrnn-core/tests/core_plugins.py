@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashrnn import discovery, flashrnn
+from flashrnn import BackendUnavailable, discovery, flashrnn
 from flashrnn.backend import Backend
 from flashrnn.problem import Problem
 from flashrnn.vanilla_fwbw import VANILLA_FWBW
@@ -76,3 +76,15 @@ def small_call(backend: str = "auto", dtype: torch.dtype = torch.float32) -> tup
     return flashrnn(
         torch.ones(2, 3, 1, 1, 2), torch.ones(1, 1, 2, 2), torch.zeros(1, 1, 2), None, "elman", backend=backend, dtype=dtype
     )
+
+
+def refusal(backend: str) -> str:
+    """The message with which a call of this backend is refused."""
+    with pytest.raises(BackendUnavailable) as caught:
+        small_call(backend)
+    assert isinstance(caught.value, RuntimeError)
+    return str(caught.value)
+
+
+def names() -> list[str]:
+    return [candidate.name for candidate in discovery.candidates()]

@@ -23,11 +23,12 @@ import torch
 before, env, seen = set(sys.modules), dict(os.environ), []
 
 def watch(event, args):
-    if event == "open" and (set(str(args[1] or "")) & set("wax+") or (args[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)):
+    mode, flags = args[1:3] if event == "open" else (None, None)
+    if set(str(mode or "")) & set("wax+") or (flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
         seen.append(f"{event} {args}")
-    elif event in {"os.mkdir", "os.rename", "os.remove", "os.putenv", "os.unsetenv", "os.system", "subprocess.Popen"}:
+    if event in {"os.mkdir", "os.rename", "os.remove", "os.putenv", "os.unsetenv", "os.system", "subprocess.Popen"}:
         seen.append(f"{event} {args}")
-    elif event.startswith(("socket.", "ctypes.dlopen")):
+    if event.startswith(("socket.", "ctypes.dlopen")):
         seen.append(f"{event} {args}")
 
 sys.addaudithook(watch)

@@ -13,8 +13,6 @@ from flashrnn.problem import InputGradients, Inputs, OutputGradients, Outputs, P
 from flashrnn.vanilla_fwbw.backend import VanillaFwbw
 from flashrnn_testing import Mismatch, model_test
 
-Fault = Callable[["Faulty", Problem, Outputs, InputGradients], None]
-
 
 class Faulty(VanillaFwbw):
     """vanilla_fwbw with one thing changed in what it returns."""

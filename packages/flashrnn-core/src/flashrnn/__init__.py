@@ -15,6 +15,7 @@ from .errors import (
     DoubleBackwardError,
     DtypeError,
     FlashRNNError,
+    ForwardModeError,
     ShapeError,
 )
 from .report import Explanation, explain
@@ -29,6 +30,7 @@ __all__ = [
     "Explanation",
     "FlashRNNConfig",
     "FlashRNNError",
+    "ForwardModeError",
     "ShapeError",
     "__version__",
     "explain",

@@ -80,7 +80,7 @@ def _candidate(name: str, values: dict[str, list[str]]) -> Candidate:
     try:
         backend = EntryPoint(name, value, GROUP).load()
         error = _misfit(name, backend)
-    except Exception as failure:
+    except (Exception, SystemExit) as failure:
         backend, error = None, f"importing {value} raised {_spell_error(failure)}"
     if error is not None:
         return Candidate(name, owners[0], error=f"{name} ({owners[0]}) is broken: {error}.")

@@ -27,6 +27,10 @@ class BackendUnavailable(FlashRNNError, RuntimeError):
     """The named backend is unknown, not installed, broken, or cannot solve this problem."""
 
 
+class ForwardModeError(FlashRNNError, RuntimeError):
+    """Forward-mode derivatives were asked of a backend that has only reverse-mode ones."""
+
+
 class DoubleBackwardError(FlashRNNError, RuntimeError):
     """A second derivative was asked of a backend that has only first ones."""
 

@@ -11,11 +11,12 @@ from typing import Any, NoReturn, Optional
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from .config import FlashRNNConfig
 from .discovery import choose
 from .dtypes import autocast_is_on
-from .errors import DoubleBackwardError
+from .errors import DoubleBackwardError, ForwardModeError
 from .layouts import OUTPUT, rearrange
 from .problem import Inputs, Problem
 from .tensors import (
@@ -43,11 +44,20 @@ def recurrence(config: FlashRNNConfig, given: Inputs) -> tuple[Tensor, Tensor]:
     if config.backend == VANILLA.name:
         states, last_states = reference(config, given)
     else:
-        requires_grad = torch.is_grad_enabled() and any(
-            x is not None and x.requires_grad for x in given[:NUM_DIFFERENTIABLE]
-        )
+        differentiable = [x for x in given[:NUM_DIFFERENTIABLE] if x is not None]
+        refuse_forward_mode(config, differentiable)
+        requires_grad = torch.is_grad_enabled() and any(x.requires_grad for x in differentiable)
         states, last_states, _ = torch.ops.flashrnn.recurrence(*given, *config.values(), requires_grad)
     return states, last_states.unsqueeze(config.output_shape.index("T"))
+
+
+def refuse_forward_mode(config: FlashRNNConfig, tensors: list[Tensor]) -> None:
+    """Raise for a tensor with a tangent, which the op would drop in silence."""
+    if not torch.compiler.is_compiling() and any(unpack_dual(x).tangent is not None for x in tensors):
+        raise ForwardModeError(
+            f"backend {config.backend!r} has reverse-mode derivatives only; backend='vanilla' has forward-mode ones: "
+            "call flashrnn(..., backend='vanilla')."
+        )
 
 
 def reference(config: FlashRNNConfig, given: Inputs) -> tuple[Tensor, Tensor]:

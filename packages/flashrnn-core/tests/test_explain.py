@@ -1,0 +1,112 @@
+"""explain(): which backend a call would take, and why each other one would not do."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from core_plugins import FakeKernel, PlugIns
+from flashrnn import ConfigError, Explanation, FlashRNNConfig, explain
+from flashrnn.discovery import choose
+
+MISSING = ("cuda", "cuda_fused", "triton_fused")
+
+
+def test_the_fields(plug_ins: PlugIns) -> None:
+    told = explain(16, 1024, 12, 64, "slstm", dtype="bfloat16", device="cpu", lengths=True)
+    assert isinstance(told, Explanation) and told.backend == "vanilla_fwbw"
+    assert told.reasons["vanilla_fwbw"] is told.reasons["vanilla"] is None
+    problem = told.problem
+    assert (problem.batch_size, problem.sequence_size, problem.num_heads, problem.head_dim) == (16, 1024, 12, 64)
+    assert problem.cell.name == "slstm" and problem.dtype == problem.states_dtype == torch.bfloat16
+    assert problem.device == torch.device("cpu") and problem.requires_grad
+    assert (problem.has_lengths, problem.has_resets, problem.has_states) == (True, False, False)
+
+
+def test_the_defaults(plug_ins: PlugIns) -> None:
+    problem = explain(1, 2, 3, 4).problem
+    assert problem.cell.name == "lstm" and problem.dtype == torch.float32
+    assert problem.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert not (problem.has_lengths or problem.has_resets) and problem.config.backend == "auto"
+    assert not explain(1, 2, 3, 4, requires_grad=False).problem.requires_grad
+    assert explain(1, 2, 3, 4, resets=True).problem.has_resets
+
+
+def test_what_is_not_installed_is_said_with_the_command(plug_ins: PlugIns) -> None:
+    reasons = explain(1, 2, 3, 4, device="cpu").reasons
+    assert list(reasons) == ["vanilla_fwbw", "vanilla", *reasons][:2] + [x for x in reasons if x in MISSING]
+    assert all("not installed: pip install flashrnn-" in reasons[name] for name in MISSING)
+
+
+def test_the_text(plug_ins: PlugIns) -> None:
+    plug_ins.offer("kernel", FakeKernel("kernel", refuses=("gru",)))
+    lines = str(explain(16, 1024, 12, 64, "gru", dtype="bfloat16", device="cpu")).splitlines()
+    assert lines[0] == "gru, B 16, T 1024, 12 x 64, bfloat16 on cpu: backend 'auto' takes vanilla_fwbw"
+    assert lines[1:4] == [
+        "kernel        kernel has no gru, found gru; vanilla_fwbw has it.",
+        "vanilla_fwbw  taken",
+        "vanilla       would work too",
+    ]
+    assert sorted(line.split()[0] for line in lines[4:]) == sorted(MISSING)
+    assert all(line[12:14] == "  " and line[14] != " " for line in lines[1:])  # columns are aligned
+
+
+@pytest.mark.parametrize("function", ["lstm", "gru"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("backend", ["auto", "kernel", "k", "vanilla", "vanilla_fwbw"])
+def test_it_says_what_a_call_does(plug_ins: PlugIns, backend: str, dtype: str, function: str) -> None:
+    plug_ins.offer("kernel", FakeKernel("kernel", aliases=("k",), refuses=(torch.float64, "gru")))
+    told = explain(2, 3, 1, 2, function, backend=backend, dtype=dtype, device="cpu")
+    if told.backend is None:
+        with pytest.raises(RuntimeError) as caught:
+            choose(told.problem)
+        assert str(caught.value) == told.reasons["kernel"] and backend in ("kernel", "k")
+    else:
+        assert told.backend == choose(told.problem).name
+        assert told.reasons[told.backend] is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason"),
+    [
+        ("cudnn", "expected one of auto, vanilla_fwbw, vanilla"),
+        ("triton", "pip install flashrnn-triton"),
+        ("cuda", "pip install flashrnn-cuda"),
+        ("broken", "no_such_module_at_all"),
+    ],
+)
+def test_a_backend_that_cannot_run_is_a_reason_not_an_error(plug_ins: PlugIns, backend: str, reason: str) -> None:
+    if backend == "broken":
+        plug_ins.promise("broken", "no_such_module_at_all:BACKEND")
+    told = explain(1, 2, 3, 4, backend=backend, device="cpu")
+    assert told.backend is None and reason in told.reasons[backend]
+    head, *rows = str(told).splitlines()
+    assert head.endswith(f"backend {backend!r} takes nothing")
+    assert any(row.startswith(f"{backend} ") and reason in row for row in rows)
+    assert sum("taken" in row for row in rows) == 0
+
+
+def test_a_gpu_that_is_not_there_can_be_asked_about_without_a_warning(plug_ins: PlugIns) -> None:
+    plug_ins.offer("kernel", FakeKernel("kernel"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert explain(1, 2, 3, 4, device="cuda:3").backend == "kernel"
+        assert explain(1, 2, 3, 4, device="cuda", backend="vanilla").backend == "vanilla"
+
+
+def test_a_config_counts_as_in_a_call(plug_ins: PlugIns) -> None:
+    config = FlashRNNConfig("gru", "vanilla", "float64", recompute=True)
+    told = explain(1, 2, 3, 4, config=config, device="cpu")
+    assert told.backend == "vanilla" and told.problem.cell.name == "gru" and told.problem.config.recompute
+    assert told.problem.dtype == torch.float64
+    with pytest.raises(ConfigError, match="function: the call says 'slstm' and its config 'gru'"):
+        explain(1, 2, 3, 4, "slstm", config)
+
+
+@pytest.mark.parametrize("wrong", [{"function": "rnn"}, {"dtype": "float33"}, {"backend": None}], ids=str)
+def test_a_wrong_option_is_an_error(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: expected"):
+        explain(1, 2, 3, 4, **wrong)
