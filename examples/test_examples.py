@@ -1,0 +1,44 @@
+"""The examples run, with every cell, and refuse what they cannot use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import char_lm
+import state_tracking
+from flashrnn.cells import CELLS
+
+SMALL = ["--steps", "60", "--num-heads", "2", "--head-dim", "32", "--batch-size", "16"]
+
+
+@pytest.mark.parametrize("function", CELLS)
+def test_char_lm_learns_and_draws(function: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curve = tmp_path / "curve.png"
+    code = char_lm.main(["--function", function, "--out", str(curve), *SMALL])
+    printed = capsys.readouterr().out
+    assert "A sample at temperature" in printed
+    last = printed.strip().splitlines()[-1]
+    bits, bigram = (float(part.split()[-1]) for part in last.split(": ")[1].split(","))
+    assert code == (0 if bits < bigram else 1)
+    assert bits < 4.0  # knowing nothing takes 6.66
+    assert curve.read_bytes().startswith(b"\x89PNG")
+
+
+def test_char_lm_refuses_what_it_cannot_use(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="too little text"):
+        char_lm.main(["--folder", str(tmp_path), "--out", str(tmp_path / "x.png")])
+    with pytest.raises(SystemExit):
+        char_lm.main(["--function", "transformer"])
+    with pytest.raises(SystemExit, match="is not installed: pip install flashrnn-cuda"):
+        char_lm.main(["--backend", "cuda_fused", "--out", str(tmp_path / "x.png"), *SMALL])
+
+
+def test_state_tracking_goes_on_beyond_the_training_s_length(capsys: pytest.CaptureFixture[str]) -> None:
+    assert state_tracking.main(["--function", "lstm"]) == 0
+    assert "Accuracy on 400 bits" in capsys.readouterr().out
+
+
+def test_state_tracking_does_not_pass_untrained() -> None:
+    assert state_tracking.main(["--max-steps", "1"]) == 1
