@@ -160,7 +160,8 @@ def _installed() -> dict[str, str]:
     names = {"flashrnn", "flashrnn-core", "flashrnn-cuda", "flashrnn-triton", "flashrnn-testing", "triton", "cuda-core"}
     found: dict[str, str] = {}
     for dist in distributions():
-        name = (dist.metadata["Name"] or "").lower().replace("_", "-")
+        metadata = dist.metadata  # None or empty where an installation was interrupted
+        name = ((metadata["Name"] if metadata else None) or "").lower().replace("_", "-")
         if name in names:
             found.setdefault(name, dist.version)
     return dict(sorted(found.items()))

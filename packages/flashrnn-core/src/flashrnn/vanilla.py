@@ -7,7 +7,6 @@ from typing import Optional
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from .backend import Backend
 from .cells import CellSpec
@@ -99,7 +98,9 @@ def preactivations(cell: CellSpec, Wx: Tensor, product: Tensor, b: Tensor) -> Te
 
 def pad_gates(x: Tensor, before: int = 0, after: int = 0) -> Tensor:
     """x [gates, NH, B, D] with zeros for the gates that miss this part: recurrent gates stand first, the others last."""
-    return pad(x, (0, 0, 0, 0, 0, 0, before, after)) if before or after else x
+    if before == after == 0:
+        return x
+    return torch.cat([x.new_zeros((before, *x.shape[1:])), x, x.new_zeros((after, *x.shape[1:]))])
 
 
 def clip_gradient(h: Tensor, clipval: Optional[float]) -> Tensor:
