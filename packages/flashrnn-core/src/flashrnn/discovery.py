@@ -14,9 +14,9 @@ from .errors import BackendUnavailable
 from .problem import Problem
 
 if sys.version_info >= (3, 10):
-    from importlib.metadata import EntryPoint, entry_points
+    from importlib.metadata import Distribution, EntryPoint, entry_points
 else:
-    from importlib_metadata import EntryPoint, entry_points
+    from importlib_metadata import Distribution, EntryPoint, entry_points
 
 GROUP = "flashrnn.backends"
 AUTO = "auto"
@@ -108,7 +108,16 @@ def _priority(candidate: Candidate) -> float:
 
 def _distribution(entry: EntryPoint) -> str:
     dist = getattr(entry, "dist", None)
-    return "flashrnn-core" if dist is None else f"{dist.metadata['Name']} {dist.version}"
+    if dist is None:
+        return "flashrnn-core"
+    name = name_of(dist)
+    return "a distribution without metadata" if name is None else f"{name} {dist.version}"
+
+
+def name_of(dist: Distribution) -> Optional[str]:
+    """A distribution's name; None where an interrupted installation left no metadata."""
+    metadata = dist.metadata
+    return metadata["Name"] if metadata else None
 
 
 def _spell_error(error: BaseException) -> str:

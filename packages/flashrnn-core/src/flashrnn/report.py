@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 import torch
 
 from .config import FlashRNNConfig, merge_config
-from .discovery import AUTO, Candidate, candidates, find, not_installed, reasons_why_not
+from .discovery import AUTO, Candidate, candidates, find, name_of, not_installed, reasons_why_not
 from .dtypes import parse_dtype
 from .errors import BackendUnavailable
 from .problem import Problem
@@ -160,8 +160,7 @@ def _installed() -> dict[str, str]:
     names = {"flashrnn", "flashrnn-core", "flashrnn-cuda", "flashrnn-triton", "flashrnn-testing", "triton", "cuda-core"}
     found: dict[str, str] = {}
     for dist in distributions():
-        metadata = dist.metadata  # None or empty where an installation was interrupted
-        name = ((metadata["Name"] if metadata else None) or "").lower().replace("_", "-")
+        name = (name_of(dist) or "").lower().replace("_", "-")
         if name in names:
             found.setdefault(name, dist.version)
     return dict(sorted(found.items()))
