@@ -27,7 +27,7 @@ def backward(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGr
     if into.R is not None:
         # Sum over rows and steps of (gate gradient) x (h before), as one product.
         d_recurrent = rearrange(d_gates[:, :, : len(cell.recurrent_gates)], INPUT, "GHBTD").flatten(2, 3)
-        h = rearrange(previous_h(problem, inputs, outputs), "THBD", "HBTD").flatten(1, 2)
+        h = rearrange(previous_h(problem, inputs, outputs), "BTHD", "HBTD").flatten(1, 2)
         torch.matmul(d_recurrent.mT, h, out=into.R)
     if into.b is not None:
         torch.sum(d_gates[:, :, -len(cell.bias_gates) :], (0, 1), out=into.b)
@@ -47,12 +47,12 @@ def gate_gradients(problem: Problem, into: InputGradients) -> Tensor:
 def loop_back(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, d_gates: Tensor) -> Gradients:
     """Fill the gradients of all gates, return those of the initial states."""
     cell, config, T = problem.cell, problem.config, problem.sequence_size
-    R = recurrent_matrices(problem, inputs)
+    R = recurrent_matrices(problem, inputs).transpose(0, 1).flatten(1, 2)  # [NH, NR * D, D]: one product sums over the gates
     padding, resets = masks(problem, inputs)
     states, saved = all_states(problem, inputs, outputs), saved_activations(problem, inputs, outputs)
     outside = outside_gradients(problem, grads.states, padding)
     d_states = last_gradients(problem, grads.last_states)
-    d_gates = rearrange(d_gates, INPUT, "TGHBD")
+    d_gates = rearrange(d_gates, INPUT, "THBGD")
     for t in reversed(range(T)):
         old, new = states[t], states[t + 1]
         if resets is not None:
@@ -62,9 +62,9 @@ def loop_back(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputG
         if config.forward_clipval is not None:
             d_step[0] = d_step[0].masked_fill(was_clipped(problem, new[0]), 0)
         d_parts, d_old = cell.step_backward(d_step, saved[t].unbind(0), old, new)
-        d_all = torch.stack(d_parts)
+        d_all = torch.stack(d_parts, dim=2)
         if padding is not None:
-            d_all.masked_fill_(padding[t], 0)
+            d_all.masked_fill_(padding[t].unsqueeze(2), 0)
         d_gates[t] = d_all
         d_old = (recurrent_gradient(problem, d_all, R, d_old[0]), *d_old[1:])
         if resets is not None:
@@ -80,7 +80,8 @@ def recurrent_gradient(problem: Problem, d_gates: Tensor, R: Tensor, direct: Opt
     config = problem.config
     total = direct
     if not config.gradient_recurrent_cut:
-        total = add(torch.matmul(d_gates[: len(R)], R).sum(0), direct)
+        d_recurrent = d_gates.flatten(2)[..., : R.shape[1]]
+        total = add(torch.matmul(d_recurrent, R), direct)
     v = config.gradient_recurrent_clipval
     return total if total is None or v is None else total.clamp(-v, v)
 
@@ -109,12 +110,10 @@ def all_states(problem: Problem, inputs: Inputs, outputs: Outputs) -> list[Tenso
 
 
 def previous_h(problem: Problem, inputs: Inputs, outputs: Outputs) -> Tensor:
-    """The h that entered each step's product, [T, NH, B, D]."""
-    first = round_to(initial_states(problem, inputs)[0], problem.dtype).unsqueeze(0)
-    later = rearrange(outputs.states[0], "BTHD", "THBD")[:-1].to(first.dtype)
-    h = torch.cat([first, later])
-    _, resets = masks(problem, inputs)
-    return h if resets is None else h.masked_fill(resets, 0)
+    """The h that entered each step's product, contiguous [B, T, NH, D]."""
+    first = rearrange(round_to(initial_states(problem, inputs)[0], problem.dtype), "HBD", "BHD").unsqueeze(1)
+    h = torch.cat([first, outputs.states[0, :, :-1].to(first.dtype)], dim=1)
+    return h if inputs.resets is None else h.masked_fill(inputs.resets[:, :, None, None], 0)
 
 
 def saved_activations(problem: Problem, inputs: Inputs, outputs: Outputs) -> Tensor:
@@ -123,7 +122,7 @@ def saved_activations(problem: Problem, inputs: Inputs, outputs: Outputs) -> Ten
         return outputs.saved.to(accumulate_dtype(problem.dtype))
     if not problem.cell.saved:
         return inputs.R.new_empty((problem.sequence_size, 0))
-    h = previous_h(problem, inputs, outputs).unsqueeze(1)
+    h = rearrange(previous_h(problem, inputs, outputs), "BTHD", "THBD").unsqueeze(1)
     products = recurrent_product(problem, h, recurrent_matrices(problem, inputs))
     return torch.stack([torch.stack(saved) for _, saved in steps(problem, inputs, products)])
 
