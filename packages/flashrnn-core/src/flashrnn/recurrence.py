@@ -7,6 +7,7 @@ see one opaque call. Their arguments: the tensors in the order of `Inputs`, then
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from typing import Any, NoReturn, Optional
 
 import torch
@@ -127,27 +128,51 @@ def _recurrence_fake(*args: Any) -> Results:
 
 def _split(tensors_and_options: list[Any]) -> tuple[FlashRNNConfig, Inputs]:
     count = len(Inputs._fields)
-    return FlashRNNConfig(*tensors_and_options[count:]), Inputs(*tensors_and_options[:count])
+    return _config(*tensors_and_options[count:]), Inputs(*tensors_and_options[:count])
+
+
+_config = lru_cache(maxsize=1024)(FlashRNNConfig)
 
 
 # --------------------------------------------------------------------------------------------------------------- backward
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-    *tensors_and_options, _ = inputs
-    ctx.config, given = _split(tensors_and_options)
-    ctx.dtypes = [x.dtype if x is not None else None for x in given[:NUM_DIFFERENTIABLE]]
-    ctx.save_for_backward(*output, given.Wx if ctx.config.recompute else None, *given[1:])
-    ctx.set_materialize_grads(False)
+class _Recurrence(torch.autograd.Function):
+    """The op, and its derivative by the op below."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Results:
+        *tensors_and_options, _ = args
+        ctx.config, given = _split(tensors_and_options)
+        ctx.dtypes = [x.dtype if x is not None else None for x in given[:NUM_DIFFERENTIABLE]]
+        ctx.set_materialize_grads(False)
+        results = _below_autograd(torch.ops.flashrnn.recurrence, args)
+        ctx.save_for_backward(*results, given.Wx if ctx.config.recompute else None, *given[1:])
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Optional[Tensor]) -> tuple[Any, ...]:
+        states, last_states, _ = grads
+        needs = ctx.needs_input_grad[:NUM_DIFFERENTIABLE]
+        saved = ctx.saved_tensors  # read once: checkpointing forbids a second time
+        results, inputs = saved[:3], saved[3:]
+        gradients = torch.ops.flashrnn.recurrence_backward(
+            *inputs, *ctx.config.values(), *results, states, last_states, needs
+        )
+        wanted = [x.to(dtype) if need else None for x, dtype, need in zip(gradients, ctx.dtypes, needs)]
+        return (*wanted, *[None] * (len(ctx.needs_input_grad) - len(wanted)))
 
 
-def _differentiate(ctx: Any, states: Optional[Tensor], last_states: Optional[Tensor], _: Any) -> tuple[Any, ...]:
-    needs = ctx.needs_input_grad[:NUM_DIFFERENTIABLE]
-    saved = ctx.saved_tensors  # read once: checkpointing forbids a second time
-    results, inputs = saved[:3], saved[3:]
-    gradients = torch.ops.flashrnn.recurrence_backward(*inputs, *ctx.config.values(), *results, states, last_states, needs)
-    wanted = [x.to(dtype) if need else None for x, dtype, need in zip(gradients, ctx.dtypes, needs)]
-    return (*wanted, *[None] * (len(ctx.needs_input_grad) - len(wanted)))
+def _below_autograd(op: Any, args: tuple[Any, ...]) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():
+        return op(*args)
+
+
+# torch.library.register_autograd would do the same for every op, and cost 0.1 to 0.4 ms a call.
+@torch.library.impl("flashrnn::recurrence", "Autograd")
+def _recurrence_autograd(*args: Any) -> Results:
+    requires_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in args[:NUM_DIFFERENTIABLE])
+    return _Recurrence.apply(*args) if requires_grad else _below_autograd(torch.ops.flashrnn.recurrence, args)
 
 
 def backward_problem(config: FlashRNNConfig, given: Inputs, results: Results) -> Problem:
@@ -202,16 +227,23 @@ def _recurrence_backward_fake(*args: Any) -> tuple[Tensor, ...]:
     return allocate_gradients(backward_problem(config, given, (all_states, last_states, saved)), needs, like=given.R)
 
 
-def _refuse(ctx: Any, *grads: Any) -> NoReturn:
-    raise DoubleBackwardError(
-        f"backend {ctx.backend!r} has first derivatives only; backend='vanilla' has second ones: "
-        "call flashrnn(..., backend='vanilla')."
-    )
+class _Refusal(torch.autograd.Function):
+    """The backward op, which has no derivative itself."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> tuple[Tensor, ...]:
+        ctx.backend = args[len(Inputs._fields) + 1]
+        return _below_autograd(torch.ops.flashrnn.recurrence_backward, args)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> NoReturn:
+        raise DoubleBackwardError(
+            f"backend {ctx.backend!r} has first derivatives only; backend='vanilla' has second ones: "
+            "call flashrnn(..., backend='vanilla')."
+        )
 
 
-def _save_name(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.backend = inputs[len(Inputs._fields) + 1]
-
-
-torch.library.register_autograd("flashrnn::recurrence", _differentiate, setup_context=_save)
-torch.library.register_autograd("flashrnn::recurrence_backward", _refuse, setup_context=_save_name)
+@torch.library.impl("flashrnn::recurrence_backward", "Autograd")
+def _recurrence_backward_autograd(*args: Any) -> tuple[Tensor, ...]:
+    requires_grad = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)
+    return _Refusal.apply(*args) if requires_grad else _below_autograd(torch.ops.flashrnn.recurrence_backward, args)
