@@ -14,10 +14,10 @@ from tempfile import TemporaryDirectory
 
 import nox
 
-PACKAGES = ("core", "testing")
+PACKAGES = ("core", "testing", "cuda")
 """flashrnn-NAME in packages/, each after those it needs. A new one is one more name here; its session test_NAME follows."""
 
-TOOLS = ("matplotlib", "numpy", "pytest", "pytest-xdist", "setuptools", "torch", "tqdm")
+TOOLS = ("matplotlib", "numpy", "nvidia-cuda-nvrtc", "pytest", "pytest-xdist", "setuptools", "torch", "tqdm")
 LINT_TOOLS = ("import-linter", "mypy", "nox", "ruff") if sys.version_info >= (3, 11) else ()
 
 ROOT = Path(__file__).parent

@@ -172,7 +172,8 @@ def _below_autograd(op: Any, args: tuple[Any, ...]) -> Any:
 @torch.library.impl("flashrnn::recurrence", "Autograd")
 def _recurrence_autograd(*args: Any) -> Results:
     requires_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in args[:NUM_DIFFERENTIABLE])
-    return _Recurrence.apply(*args) if requires_grad else _below_autograd(torch.ops.flashrnn.recurrence, args)
+    apply: Any = _Recurrence.apply
+    return apply(*args) if requires_grad else _below_autograd(torch.ops.flashrnn.recurrence, args)
 
 
 def backward_problem(config: FlashRNNConfig, given: Inputs, results: Results) -> Problem:
@@ -246,4 +247,5 @@ class _Refusal(torch.autograd.Function):
 @torch.library.impl("flashrnn::recurrence_backward", "Autograd")
 def _recurrence_backward_autograd(*args: Any) -> tuple[Tensor, ...]:
     requires_grad = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)
-    return _Refusal.apply(*args) if requires_grad else _below_autograd(torch.ops.flashrnn.recurrence_backward, args)
+    apply: Any = _Refusal.apply
+    return apply(*args) if requires_grad else _below_autograd(torch.ops.flashrnn.recurrence_backward, args)

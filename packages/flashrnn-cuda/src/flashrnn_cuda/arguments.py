@@ -1,0 +1,92 @@
+"""What kernels are given by value, packed as the structs in kernels/ lay it out.
+
+The functions give the fields of one struct, in order; FORWARD, BACKWARD, ... are the formats of the whole arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from math import gcd
+from struct import Struct
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from flashrnn.problem import Inputs, Problem
+
+Fields = tuple[float, ...]
+
+SIZES, WEIGHTS, STATES, MASKS, ARRAYS = "4i", "P3qP2q", "P4q", "PP3q", "P4q"
+LOOP = SIZES + WEIGHTS + STATES
+FORWARD = Struct(LOOP + STATES + MASKS + 3 * ARRAYS + "f")
+BACKWARD = Struct(LOOP + 2 * STATES + MASKS + 5 * ARRAYS + "Pffi")
+ALTERNATING_FORWARD = Struct(LOOP + STATES + MASKS + 3 * ARRAYS + "PPPqf")
+ALTERNATING_BACKWARD = Struct(LOOP + 2 * STATES + MASKS + 5 * ARRAYS + "PPPqffi")
+WEIGHT_GRADIENT = Struct(SIZES + STATES + MASKS + 3 * ARRAYS + "Piii")
+REPLAY = Struct(LOOP + MASKS + 3 * ARRAYS + "f")
+
+NONE = -1.0
+"""No clipping."""
+
+STATE_DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
+
+
+def pack(layout: Struct, *parts: Sequence[float]) -> bytes:
+    """The arguments of a kernel, from the fields of its parts."""
+    return layout.pack(*chain.from_iterable(parts))
+
+
+def sizes(problem: Problem) -> Fields:
+    """B, T, NH, D."""
+    return problem.batch_size, problem.sequence_size, problem.num_heads, problem.head_dim
+
+
+def arrays(x: Optional[Tensor]) -> Fields:
+    """x [array, B, T, NH, D]; strides in bytes."""
+    if x is None:
+        return 0, 0, 0, 0, 0
+    size, (array, batch, time, head, _) = x.element_size(), x.stride()
+    return x.data_ptr(), array * size, batch * size, time * size, head * size
+
+
+def weights(R: Tensor, b: Tensor) -> Fields:
+    """R [gate, head, unit, row], strides in bytes, and b [gate, head, unit], strides in elements."""
+    size, (gate, head, unit, _), (b_gate, b_head, _) = R.element_size(), R.stride(), b.stride()
+    return R.data_ptr(), gate * size, head * size, unit * size, b.data_ptr(), b_gate, b_head
+
+
+def states(x: Optional[Tensor]) -> Fields:
+    """x [NS, B, NH, D] of any dtype; strides in elements."""
+    if x is None:
+        return 0, 0, 0, 0, 0
+    state, batch, head, _ = x.stride()
+    return x.data_ptr(), state, batch, head, STATE_DTYPES[x.dtype]
+
+
+def masks(inputs: Inputs) -> Fields:
+    """lengths [B] and resets [B, T]."""
+    lengths, resets = inputs.lengths, inputs.resets
+    return (
+        0 if lengths is None else lengths.data_ptr(),
+        0 if resets is None else resets.data_ptr(),
+        0 if lengths is None else lengths.stride(0),
+        *((0, 0) if resets is None else resets.stride()),
+    )
+
+
+def or_none(clipval: Optional[float]) -> float:
+    """A clip value as kernels take it: negative is none."""
+    return NONE if clipval is None else clipval
+
+
+def piece_bytes(tensors: Sequence[Optional[Tensor]]) -> int:
+    """In how large pieces the rows of all these tensors can be moved: 16 bytes, 4 or 2."""
+    common = 16
+    for x in tensors:
+        if x is not None:
+            size = x.element_size()
+            strides = [stride * size for length, stride in zip(x.shape[:-1], x.stride()) if length > 1]
+            common = gcd(common, x.data_ptr(), x.shape[-1] * size, *strides)
+    return 16 if common == 16 else 4 if common >= 4 else 2

@@ -1,0 +1,62 @@
+"""Device: the facts of a GPU that planning needs, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from . import driver
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU.
+
+    Attributes:
+        name: as the vendor calls it.
+        capability: (major, minor).
+        multiprocessors: SMs.
+        shared_bytes: the most shared memory one CTA can have.
+        registers: 32-bit registers of an SM.
+        threads: the most threads of an SM.
+        clusters: whether CTAs can form clusters (sm_90 and newer).
+    """
+
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared_bytes: int
+    registers: int = 65536
+    threads: int = 2048
+
+    @property
+    def clusters(self) -> bool:
+        """Whether CTAs can form clusters."""
+        return self.capability >= (9, 0)
+
+
+@cache
+def device(index: int) -> Device:
+    """The GPU that torch calls cuda:index."""
+    attribute = driver.Attribute
+    handle = driver.device(index)
+    return Device(
+        name=driver.name(handle),
+        capability=(handle_attribute(handle, attribute.MAJOR), handle_attribute(handle, attribute.MINOR)),
+        multiprocessors=handle_attribute(handle, attribute.MULTIPROCESSORS),
+        shared_bytes=handle_attribute(handle, attribute.SHARED_BYTES),
+        registers=handle_attribute(handle, attribute.REGISTERS),
+        threads=handle_attribute(handle, attribute.THREADS),
+    )
+
+
+def index_of(device: torch.device) -> int:
+    """Which one a CUDA device is; without an index it is the current one."""
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def handle_attribute(handle: int, attribute: driver.Attribute) -> int:
+    """One number about a device."""
+    return driver.attribute(handle, attribute)

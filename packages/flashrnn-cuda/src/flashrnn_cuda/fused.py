@@ -1,0 +1,151 @@
+"""The backend `cuda_fused`: product and pointwise step in one persistent kernel, R on the chip for the whole sequence."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Optional, Union
+
+import torch
+from torch import Tensor
+
+from flashrnn.backend import Backend
+from flashrnn.config import FlashRNNConfig
+from flashrnn.problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
+
+from . import arguments as pack
+from .availability import why_not_cuda
+from .catalogue import fused
+from .compile.kernel import Kernel
+from .device import device, index_of
+from .gradients import fill_weight_gradient, gate_gradients, gates_first, gradient_limits
+from .launch import function
+from .operands import backward_rows, forward_rows
+from .plan import ROWS, Layout, moved_states, plan
+from .recompute import activations_first, recompute_saved
+
+
+@lru_cache(maxsize=1024)
+def layout_of(problem: Problem, direction: str) -> Union[Layout, str]:
+    """The layout of one pass of a problem, or why there is none."""
+    cell = problem.cell
+    moved = moved_states(direction, cell)
+    return plan(direction, cell, problem.dtype.itemsize, problem.head_dim, moved, device(index_of(problem.device)))
+
+
+class CudaFused(Backend):
+    """`cuda_fused`: NVIDIA GPUs from compute capability 8.0, float32, float16 and bfloat16, head_dim that fits one SM."""
+
+    name = "cuda_fused"
+    priority = 30
+    interface_version = 1
+
+    def why_not(self, problem: Problem) -> Optional[str]:
+        """The device, the dtype, the function, or an R too large for the chip."""
+        reason = why_not_cuda(self.name, problem)
+        if reason is not None:
+            return reason
+        for direction in ("forward", "backward") if problem.requires_grad else ("forward",):
+            layout = layout_of(problem, direction)
+            if isinstance(layout, str):
+                return layout
+        return None
+
+    def forward(self, problem: Problem, inputs: Inputs, outputs: Outputs) -> None:
+        """One launch; see kernels/fused/forward.cuh."""
+        assert inputs.Wx is not None
+        layout = settled(layout_of(problem, "forward"))
+        R = forward_rows(inputs.R, layout.D)
+        Wx, saved = gates_first(inputs.Wx), activations_first(outputs.saved)
+        kernel = fused(
+            "forward",
+            problem.cell,
+            problem.dtype,
+            layout,
+            pack.piece_bytes([Wx, outputs.states, saved]),
+            MASKED=problem.has_lengths or problem.has_resets,
+            SAVE=saved is not None,
+            LIMITED=problem.config.forward_clipval is not None,
+        )
+        arguments = pack.pack(
+            pack.FORWARD,
+            pack.sizes(problem),
+            pack.weights(R, inputs.b),
+            pack.states(inputs.states),
+            pack.states(outputs.last_states),
+            pack.masks(inputs),
+            pack.arrays(Wx),
+            pack.arrays(outputs.states),
+            pack.arrays(saved),
+            (pack.or_none(problem.config.forward_clipval),),
+        )
+        launch(problem, kernel, layout, arguments)
+
+    def backward(
+        self, problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, into: InputGradients
+    ) -> None:
+        """One launch, see kernels/fused/backward.cuh; then a product for R and a sum over tiles for b."""
+        layout = settled(layout_of(problem, "backward"))
+        cell, config = problem.cell, problem.config
+        saved = activations_first(outputs.saved if outputs.saved is not None else recompute_saved(problem, inputs, outputs))
+        d_gates = gate_gradients(problem, into, all_needed=into.R is not None)
+        d_bias = bias_gradient(problem) if into.b is not None else None
+        R = backward_rows(inputs.R, layout.D)
+        kernel = fused(
+            "backward",
+            cell,
+            problem.dtype,
+            layout,
+            pack.piece_bytes([saved, outputs.states, grads.states, *d_gates]),
+            MASKED=problem.has_lengths or problem.has_resets,
+            LIMITED=is_limited(config),
+            OUTSIDE=grads.states is not None,
+        )
+        arguments = pack.pack(
+            pack.BACKWARD,
+            pack.sizes(problem),
+            pack.weights(R, inputs.b),
+            pack.states(inputs.states),
+            pack.states(grads.last_states),
+            pack.states(into.states),
+            pack.masks(inputs),
+            pack.arrays(outputs.states),
+            pack.arrays(saved),
+            pack.arrays(grads.states),
+            pack.arrays(d_gates.input),
+            pack.arrays(d_gates.others),
+            (0 if d_bias is None else d_bias.data_ptr(),),
+            gradient_limits(problem),
+        )
+        launch(problem, kernel, layout, arguments)
+        if into.b is not None and d_bias is not None:
+            torch.sum(d_bias, 0, out=into.b)
+        if into.R is not None:
+            fill_weight_gradient(problem, into.R, d_gates, inputs, outputs.states)
+
+
+def is_limited(config: FlashRNNConfig) -> bool:
+    """Whether something is clipped or cut."""
+    clipvals = (config.forward_clipval, config.gradient_recurrent_clipval)
+    return config.gradient_recurrent_cut or any(v is not None for v in clipvals)
+
+
+def settled(layout: Union[Layout, str]) -> Layout:
+    """A layout that why_not has found."""
+    assert isinstance(layout, Layout), layout
+    return layout
+
+
+def launch(problem: Problem, kernel: Kernel, layout: Layout, arguments: bytes) -> None:
+    """One CTA for each head and tile of batch rows."""
+    grid = problem.num_heads * -(-problem.batch_size // ROWS)
+    function(kernel, index_of(problem.device), layout.shared_bytes).launch((grid,), layout.threads, arguments)
+
+
+def bias_gradient(problem: Problem) -> Tensor:
+    """The gradient of b by tile of batch rows, to be summed: [tiles, NB, NH, D] float32."""
+    tiles = -(-problem.batch_size // ROWS)
+    shape = (tiles, len(problem.cell.bias_gates), problem.num_heads, problem.head_dim)
+    return torch.empty(shape, dtype=torch.float32, device=problem.device)
+
+
+CUDA_FUSED = CudaFused()

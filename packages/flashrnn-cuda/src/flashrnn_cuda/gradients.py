@@ -1,0 +1,130 @@
+"""The gradients of R and b after the loop over time, and what both backends prepare for it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from flashrnn.problem import InputGradients, Inputs, Problem
+
+from . import arguments as pack
+from .catalogue import weight_gradient
+from .device import device, index_of
+from .launch import function
+from .operands import previous_h
+
+LARGEST_SMALL_HEAD = 128
+TILE, THREADS, STAGES, BLOCK_BYTES = 64, 128, 4, 64
+"""As in kernels/gradient/weights.cuh."""
+CTAS_PER_SM, SMALLEST_PART = 6, 256
+
+OUT_DTYPE = "dtype" in torch.ops.aten.bmm.overloads()
+"""Whether a product of 16-bit matrices can return the float32 it is summed in (PyTorch 2.8 and newer)."""
+
+
+class GateGradients(NamedTuple):
+    """Gradients of the gates, [gate, B, T, NH, D]: of those that have an input part, and of the others before them."""
+
+    others: Optional[Tensor]
+    input: Optional[Tensor]
+
+    def gates(self) -> list[Tensor]:
+        """One tensor [B, T, NH, D] a gate, in order."""
+        return [gate for part in self if part is not None for gate in part.unbind(0)]
+
+
+def gate_gradients(problem: Problem, into: InputGradients, all_needed: bool) -> GateGradients:
+    """Where the gradients of the gates go: into dWx, else, if they are needed all the same, into memory of their own."""
+    cell = problem.cell
+    shape = (problem.batch_size, problem.sequence_size, problem.num_heads, problem.head_dim)
+    count = len(cell.gates) - len(cell.input_gates)
+
+    def empty(gates: int) -> Optional[Tensor]:
+        return torch.empty((gates, *shape), dtype=problem.dtype, device=problem.device) if all_needed and gates else None
+
+    return GateGradients(
+        others=empty(count),
+        input=empty(len(cell.input_gates)) if into.Wx is None else gates_first(into.Wx),
+    )
+
+
+def gates_first(Wx: Tensor) -> Tensor:
+    """[B, T, NG, NH, D] as [NG, B, T, NH, D]."""
+    return Wx.permute(2, 0, 1, 3, 4)
+
+
+def gradient_limits(problem: Problem) -> tuple[float, ...]:
+    """The bound of h as it looks where h is stored, that of the gradient, and whether there is none through R."""
+    config = problem.config
+    clipval = config.forward_clipval
+    stored = pack.NONE if clipval is None else float(torch.tensor(clipval, dtype=problem.dtype))
+    return stored, pack.or_none(config.gradient_recurrent_clipval), config.gradient_recurrent_cut
+
+
+def fill_bias_gradient(db: Tensor, d_gates: GateGradients) -> None:
+    """db[g, n] = sum over rows and steps of d_gates[g][b, t, n], in float32; the last gates have a bias."""
+    for target, d_gate in zip(db, d_gates.gates()[-len(db) :]):
+        torch.sum(d_gate, (0, 1), dtype=torch.float32, out=target)
+
+
+def fill_weight_gradient(problem: Problem, dR: Tensor, d_gates: GateGradients, inputs: Inputs, states: Tensor) -> None:
+    """dR[g, n] = sum over rows and steps of d_gates[g][b, t, n] h[b, t - 1, n]^T, in float32.
+
+    Args:
+        problem: the problem.
+        dR: [NR, NH, D, D] float32, filled.
+        d_gates: of all gates.
+        inputs: of the recurrence.
+        states: that it returned, [NS, B, T, NH, D].
+    """
+    if problem.head_dim <= LARGEST_SMALL_HEAD:
+        fill_small_heads(problem, dR, d_gates, inputs, states)
+    else:
+        fill_large_heads(dR, d_gates, previous_h(problem, inputs, states))
+
+
+def fill_small_heads(problem: Problem, dR: Tensor, d_gates: GateGradients, inputs: Inputs, states: Tensor) -> None:
+    """By our own kernel, kernels/gradient/weights.cuh: cuBLAS would leave most of the GPU idle."""
+    index, D = index_of(problem.device), problem.head_dim
+    tiles = len(dR) * problem.num_heads * (-(-D // TILE)) ** 2
+    rows = problem.batch_size * problem.sequence_size
+    parts = max(1, min(CTAS_PER_SM * device(index).multiprocessors // tiles, -(-rows // SMALLEST_PART)))
+    part_size = -(-rows // parts)
+    partial = dR.new_empty((parts, *dR.shape))
+    kernel = weight_gradient(problem.dtype, pack.piece_bytes([states, *d_gates]))
+    arguments = pack.pack(
+        pack.WEIGHT_GRADIENT,
+        pack.sizes(problem),
+        pack.states(inputs.states),
+        pack.masks(inputs),
+        pack.arrays(states),
+        pack.arrays(d_gates.others),
+        pack.arrays(d_gates.input),
+        (partial.data_ptr(), len(dR), len(problem.cell.gates) - len(problem.cell.input_gates), part_size),
+    )
+    shared_bytes = STAGES * 2 * BLOCK_BYTES // problem.dtype.itemsize * (TILE * problem.dtype.itemsize + 32)
+    function(kernel, index, shared_bytes).launch((tiles, parts), THREADS, arguments)
+    torch.sum(partial, 0, out=dR)
+
+
+def fill_large_heads(dR: Tensor, d_gates: GateGradients, h: Tensor) -> None:
+    """By cuBLAS; h [B, T, NH, D] is what entered each product."""
+    for target, d_gate in zip(dR, d_gates.gates()):
+        time_first = d_gate.stride(0) < d_gate.stride(1)
+        target.copy_(product_in_float32(as_matrices(d_gate, time_first).mT, as_matrices(h, time_first)))
+
+
+def product_in_float32(x: Tensor, y: Tensor) -> Tensor:
+    """x @ y for batches of matrices, accumulated and returned in float32."""
+    if x.dtype == torch.float32:
+        return torch.bmm(x, y)
+    if OUT_DTYPE:
+        return torch.bmm(x, y, out_dtype=torch.float32)
+    return torch.bmm(x, y).float()
+
+
+def as_matrices(x: Tensor, time_first: bool = False) -> Tensor:
+    """x [B, T, NH, D] as [NH, rows and steps, D]."""
+    return (x.transpose(0, 1) if time_first else x).flatten(0, 1).transpose(0, 1)

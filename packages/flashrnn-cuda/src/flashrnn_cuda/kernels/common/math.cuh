@@ -1,0 +1,75 @@
+// The functions that cells are made of, as exact as the element type T asks for. All compute in float.
+#pragma once
+
+#include "common/types.cuh"
+
+namespace flashrnn {
+
+constexpr float LOG2_E = 1.44269504088896341f, LN_2 = 0.693147180559945309f;
+
+__device__ __forceinline__ float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float fast_log2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float fast_tanh(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// What every type shares. Cells ask for: sigmoid, tanh, exp, log_sigmoid and divide too.
+struct FloatMath {
+  using Scalar = float;
+  static constexpr float EXP_BOUND = 29.5742797f;  // log(FLT_MAX) / 3: the square of its exp is still finite
+
+  static __device__ __forceinline__ float multiply_add(float x, float y, float z) { return fmaf(x, y, z); }
+  static __device__ __forceinline__ float abs(float x) { return fabsf(x); }
+  static __device__ __forceinline__ float min(float x, float y) { return fminf(x, y); }
+  static __device__ __forceinline__ float max(float x, float y) { return x > y || x != x ? x : y; }  // keeps NaN
+  static __device__ __forceinline__ bool is_negative(float x) { return __float_as_uint(x) >> 31; }
+};
+
+// float16: errors of some 1e-7.
+template <class T>
+struct Math : FloatMath {
+  static __device__ __forceinline__ float exp(float x) { return fast_exp2(x * LOG2_E); }
+  static __device__ __forceinline__ float sigmoid(float x) { return fast_reciprocal(1.f + exp(-x)); }
+  static __device__ __forceinline__ float tanh(float x) { return fmaf(-2.f, fast_reciprocal(1.f + exp(2.f * x)), 1.f); }
+  static __device__ __forceinline__ float log_sigmoid(float x) {
+    return min(x, 0.f) - LN_2 * fast_log2(1.f + exp(-fabsf(x)));
+  }
+  static __device__ __forceinline__ float divide(float x, float y) { return x * fast_reciprocal(y); }
+};
+
+// bfloat16: the hardware's tanh, within 2^-11.
+template <>
+struct Math<bf16> : Math<f16> {
+  static __device__ __forceinline__ float tanh(float x) { return fast_tanh(x); }
+  static __device__ __forceinline__ float sigmoid(float x) { return fmaf(fast_tanh(0.5f * x), 0.5f, 0.5f); }
+};
+
+// float32: the library's functions.
+template <>
+struct Math<float> : FloatMath {
+  static __device__ __forceinline__ float exp(float x) { return expf(x); }
+  static __device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
+  static __device__ __forceinline__ float tanh(float x) { return tanhf(x); }
+  static __device__ __forceinline__ float log_sigmoid(float x) { return min(x, 0.f) - log1pf(expf(-fabsf(x))); }
+  static __device__ __forceinline__ float divide(float x, float y) { return x / y; }
+};
+
+// x held in [-bound, bound]; NaN stays NaN.
+__device__ __forceinline__ float clamp(float x, float bound) { return x > bound ? bound : x < -bound ? -bound : x; }
+
+}  // namespace flashrnn

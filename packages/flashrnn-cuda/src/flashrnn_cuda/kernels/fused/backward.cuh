@@ -1,0 +1,297 @@
+// The fused backward pass: one CTA takes one head and one tile of 8 batch rows through all steps, last one first.
+//
+// A warp owns 8 * BLOCKS units and keeps the rows of R^T that lead to them as the a operand of mma. In step t it adds what comes
+// from outside to the gradients of its units' states, takes them through the cell, puts the gate gradients where the product
+// reads them, and receives from all of them the gradient of h of the step before. Transfer warps bring in what forward left and take the gate
+// gradients out. The gradient of R is a product over all steps, made after this kernel; that of b is summed here.
+//
+// Steps are counted in the order of computation: step i is time T - 1 - i. Step i fills buffer(i + 1) of the exchange with its
+// gate gradients; the ring holds the inputs of steps i + 1 to i + STAGES - 2.
+#pragma once
+
+#include "common/arguments.cuh"
+#include "common/math.cuh"
+#include "common/memory.cuh"
+#include "common/mma.cuh"
+#include "common/step.cuh"
+#include "exchange/local.cuh"
+#include "fused/parts.cuh"
+
+namespace flashrnn {
+
+__host__ __device__ constexpr int count_bits(unsigned set) { return set == 0 ? 0 : int(set & 1) + count_bits(set >> 1); }
+// The i-th member of the set.
+__host__ __device__ constexpr int member(unsigned set, int i) {
+  int bit = 0;
+  while (!has_bit(set, bit) || i-- > 0) bit++;
+  return bit;
+}
+// How many members of the set come before i.
+__host__ __device__ constexpr int rank_of(unsigned set, int i) { return count_bits(set & ((1u << i) - 1)); }
+
+struct BackwardArguments {
+  Sizes sizes;
+  Weights weights;
+  States initial, d_last, d_initial;  // d_initial in float32; null: not asked for
+  Masks masks;
+  Arrays states, saved;
+  Arrays d_states;      // from outside; null: zero
+  Arrays d_input;       // out, of the gates that have an input part: dWx
+  Arrays d_others;      // out, of the gates before them
+  float* d_bias;        // out, [tile, bias gate, head, unit]; null: not asked for
+  float stored_clip;    // the clip of h as it looks in T; negative: none
+  float gradient_clip;  // negative: none
+  int cut;              // no gradient through R
+};
+
+// Config: T, Cell, D (head_dim, rounded up to 16), BLOCKS, KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE, MASKED, LIMITED (something is clipped or cut),
+// OUTSIDE (a gradient of states is
+// given).
+template <class Config>
+struct BackwardPlan {
+  using T = typename Config::T;
+  using Cell = typename Config::Cell;
+  static constexpr int D = Config::D, BLOCKS = Config::BLOCKS, STAGES = Config::STAGES;
+  static constexpr int STATES = Cell::STATES, GATES = Cell::GATES, RECURRENT = Cell::RECURRENT_GATES, SAVED = Cell::SAVED;
+  static constexpr int FIRST_INPUT = GATES - Cell::INPUT_GATES;
+  static constexpr int TILES = (BLOCKS + 1) / 2;                                 // of 16 units a warp
+  static constexpr int STEPS = RECURRENT * D * int(sizeof(T)) / (4 * MMA_WORDS);  // calls of mma along k
+  static constexpr int COMPUTE_WARPS = D / (8 * BLOCKS);
+  static constexpr int COMPUTE_THREADS = 32 * COMPUTE_WARPS, TRANSFER_THREADS = 32 * Config::TRANSFER_WARPS;
+  static constexpr int THREADS = COMPUTE_THREADS + TRANSFER_THREADS;
+  using Exchange = Local<T, RECURRENT * D>;
+  using Weights = WarpWeights<T, TILES, STEPS, Config::KEPT>;
+  // States that are read: those before step t go through the ring, and were those after it in the step before.
+  static constexpr unsigned NEW = Cell::READS_NEW | (Config::LIMITED ? 1u : 0u), READ = Cell::READS_OLD | NEW;
+  static constexpr unsigned OUTSIDE = Config::OUTSIDE ? ((1u << STATES) - 1) & ~Cell::CONSTANT : 0u;
+  static constexpr int FIRST_STATE = SAVED, FIRST_OUTSIDE = SAVED + count_bits(READ);
+  static constexpr int INPUTS = FIRST_OUTSIDE + count_bits(OUTSIDE);
+  static constexpr int PITCH = D * int(sizeof(T)) + 16, ARRAY = 8 * PITCH;
+  // Two sets of an exchange buffer and the gates that no product reads; then the ring; weights; initial states.
+  static constexpr int RESULTS = Exchange::BYTES + (GATES - RECURRENT) * ARRAY, RING = STAGES * INPUTS * ARRAY;
+  static constexpr int WEIGHTS = COMPUTE_WARPS * Weights::SHARED_BYTES, STATES_READ = count_bits(READ);
+  static constexpr int SHARED_BYTES = 2 * RESULTS + RING + WEIGHTS + 2 * BLOCKS * STATES_READ * COMPUTE_THREADS * 4;
+
+  char* memory;
+
+  __device__ __forceinline__ Exchange exchange() const { return {memory, RESULTS}; }
+  // Where in a set the gradient of a gate lies, row by row.
+  static __device__ __forceinline__ int offset(int gate, int row) {
+    return gate < RECURRENT ? row * Exchange::PITCH + gate * D * int(sizeof(T))
+                            : Exchange::BYTES + (gate - RECURRENT) * ARRAY + row * PITCH;
+  }
+  // The set that step i fills.
+  __device__ __forceinline__ char* results(int i) const { return memory + (i + 1 & 1) * RESULTS; }
+  __device__ __forceinline__ char* input(int i) const { return memory + 2 * RESULTS + i % STAGES * (INPUTS * ARRAY); }
+  __device__ __forceinline__ char* weights(int warp) const {
+    return memory + 2 * RESULTS + RING + warp * Weights::SHARED_BYTES;
+  }
+  // An initial state of a row of a unit that this thread owns, in float32.
+  __device__ __forceinline__ float& initial(int state, int block, int j, int thread) const {
+    const int index = (rank_of(READ, state) * BLOCKS + block) * 2 + j;
+    return reinterpret_cast<float*>(memory + 2 * RESULTS + RING + WEIGHTS)[index * COMPUTE_THREADS + thread];
+  }
+};
+
+// -------------------------------------------------------------------------------------------------------- transfer warps
+
+template <class Config>
+__device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& plan, const BackwardArguments& args, int first_row,
+                                                  int head, int thread) {
+  using Plan = BackwardPlan<Config>;
+  constexpr int AHEAD = Config::STAGES - 1, PENDING = Config::STAGES - 2;  // step i ends with what comes for i + 1
+  using Inputs = Pieces<Config, Plan::INPUTS - Plan::STATES_READ, Plan::TRANSFER_THREADS>;  // of the step itself
+  using Before = Pieces<Config, Plan::STATES_READ, Plan::TRANSFER_THREADS>;                 // states before it
+  using Outputs = Pieces<Config, Plan::GATES, Plan::TRANSFER_THREADS>;
+  const int last_t = args.sizes.time - 1;
+  const auto exists = [&](int row, int byte) {
+    return first_row + row < args.sizes.batch && byte < args.sizes.head_dim * int(sizeof(typename Plan::T));
+  };
+  // Array x of `from` at time t, array `slot` of the ring.
+  const auto place = [&](const Arrays& from, int x, int t, int slot, int row, int byte) -> typename Inputs::Place {
+    if (!exists(row, byte)) return {};
+    return {from.at(x, first_row + row, t, head) + byte, -from.time, slot * Plan::ARRAY + row * Plan::PITCH + byte};
+  };
+  const auto find_input = [&](int i, int row, int byte) {
+    if (i < Plan::SAVED) return place(args.saved, i, last_t, i, row, byte);
+    const int outside = i - Plan::SAVED;
+    return place(args.d_states, member(Plan::OUTSIDE, outside), last_t, Plan::FIRST_OUTSIDE + outside, row, byte);
+  };
+  const auto find_before = [&](int i, int row, int byte) -> typename Before::Place {
+    const auto found = place(args.states, member(Plan::READ, i), last_t - 1, Plan::FIRST_STATE + i, row, byte);
+    return {found.global, found.stride, found.shared};
+  };
+  const auto find_output = [&](int gate, int row, int byte) -> typename Outputs::Place {
+    const bool is_input = gate >= Plan::FIRST_INPUT;
+    if (!exists(row, byte) || (is_input ? args.d_input.data : args.d_others.data) == nullptr) return {};
+    const int b = first_row + row, shared = Plan::offset(gate, row) + byte;
+    if (is_input) return {args.d_input.at(gate - Plan::FIRST_INPUT, b, last_t, head) + byte, -args.d_input.time, shared};
+    return {args.d_others.at(gate, b, last_t, head) + byte, -args.d_others.time, shared};
+  };
+  const Inputs inputs(thread, find_input);
+  const Before before(thread, find_before);
+  const Outputs outputs(thread, find_output);
+  const auto fetch = [&](int i) {
+    const auto copy = [&](const char* from, int to) { copy_in<Config::PIECE>(plan.input(i) + to, from); };
+    if (i <= last_t) inputs.step(i, find_input, copy);
+    if (i < last_t) before.step(i, find_before, copy);  // before the first step are the initial states, read elsewhere
+    commit_copies();
+  };
+  const auto write = [&](int i) {
+    outputs.step(i, find_output, [&](char* to, int from) { copy_out<Config::PIECE>(to, plan.results(i) + from); });
+  };
+
+  for (int i = 0; i < AHEAD; i++) fetch(i);
+  wait_for_copies<PENDING>();
+  plan.exchange().arrive_and_wait();
+  for (int i = 0; i <= last_t; i++) {
+    fetch(i + AHEAD);
+    if (i > 0) write(i - 1);
+    wait_for_copies<PENDING>();
+    plan.exchange().arrive_and_wait();
+  }
+  write(last_t);
+}
+
+// --------------------------------------------------------------------------------------------------------- compute warps
+
+// What comes through R, and all that reaches the old states of step t + 1, seen from step t (-1: the initial states).
+template <class Config>
+__device__ __forceinline__ void receive(float (&d_state)[Config::BLOCKS][2][BackwardPlan<Config>::STATES],
+                                        const typename BackwardPlan<Config>::Weights& weights,
+                                        const BackwardPlan<Config>& plan, const BackwardArguments& args,
+                                        const TileRows<Config::MASKED>& rows, int t, int lane) {
+  using Plan = BackwardPlan<Config>;
+  float product[2 * Plan::TILES][2] = {};
+  if (!Config::LIMITED || !args.cut)
+    multiply(product, weights, plan.exchange().buffer(args.sizes.time - 1 - t), Plan::Exchange::PITCH, lane);
+#pragma unroll
+  for (int block = 0; block < Config::BLOCKS; block++)
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+      receive(d_state[block][j], product[block][j], rows.padding(t + 1, j), rows.resets(t + 1, j),
+              Config::LIMITED ? args.gradient_clip : -1.f);
+}
+
+template <class Config>
+__device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& plan, const BackwardArguments& args, int first_row,
+                                                 int head, int thread) {
+  using Plan = BackwardPlan<Config>;
+  using T = typename Plan::T;
+  using Cell = typename Plan::Cell;
+  constexpr int BLOCKS = Plan::BLOCKS, GATES = Plan::GATES, STATES = Plan::STATES;
+  constexpr int SAVED = SAVED_SIZE<Cell>, INPUTS = Plan::INPUTS, SIZE = int(sizeof(T));
+  const int lane = thread % 32, warp_unit = thread / 32 * 8 * BLOCKS, unit = warp_unit + lane / 4, last_t = args.sizes.time - 1;
+  const auto exchange = plan.exchange();
+  const auto exists = [&](int block) { return unit + block * 8 < args.sizes.head_dim; };
+
+  typename Plan::Weights weights;
+  weights.load(plan.weights(thread / 32), lane, [&](int block) {
+    return block < BLOCKS ? args.weights.row(0, head, unit + block * 8) : nullptr;
+  });
+  const TileRows<Config::MASKED> rows(args.masks, args.sizes, first_row, lane);
+  float d_state[BLOCKS][2][STATES], now[BLOCKS][2][STATES], d_bias[GATES][BLOCKS] = {};
+#pragma unroll
+  for (int block = 0; block < BLOCKS; block++)
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+#pragma unroll
+      for (int s = 0; s < STATES; s++) {
+        const bool there = rows.valid[j] && exists(block), flows = !has_bit(Cell::CONSTANT, s);
+        d_state[block][j][s] = there && flows ? args.d_last.load(s, rows.batch[j], head, unit + block * 8) : 0.f;
+        if (has_bit(Plan::READ, s) && there)
+          plan.initial(s, block, j, thread) = args.initial.load(s, rows.batch[j], head, unit + block * 8);
+        now[block][j][s] = 0.f;
+        if (has_bit(Plan::NEW, s) && there)
+          now[block][j][s] = to_float(reinterpret_cast<const T*>(args.states.at(s, rows.batch[j], last_t, head))[unit + block * 8]);
+      }
+  exchange.arrive_and_wait();
+  float input[INPUTS * BLOCKS][2];
+  const auto load_input = [&](int i) {
+    load_tiles<T>(input, plan.input(i) + warp_unit * SIZE, Plan::PITCH, lane,
+                  [](int x) { return x / BLOCKS * Plan::ARRAY + x % BLOCKS * 8 * SIZE; });
+  };
+  load_input(0);
+
+  const auto step = [&](int i, auto at_start) {
+    constexpr bool AT_START = decltype(at_start)::value;  // the initial states are before the step
+    const int t = last_t - i;
+#pragma unroll
+    for (int block = 0; block < BLOCKS; block++) {
+      float d_gate[2][GATES];
+#pragma unroll
+      for (int j = 0; j < 2; j++) {
+        const bool padding = rows.padding(t, j);
+        float saved[SAVED], outside[STATES] = {}, old[STATES] = {};
+#pragma unroll
+        for (int k = 0; k < Plan::SAVED; k++) saved[k] = input[k * BLOCKS + block][j];
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+          if (has_bit(Plan::READ, s)) {
+            old[s] = AT_START ? plan.initial(s, block, j, thread)
+                              : input[(Plan::FIRST_STATE + rank_of(Plan::READ, s)) * BLOCKS + block][j];
+          }
+          if (has_bit(Plan::OUTSIDE, s) && !padding)
+            outside[s] = input[(Plan::FIRST_OUTSIDE + rank_of(Plan::OUTSIDE, s)) * BLOCKS + block][j];
+        }
+        backward_step<Cell>(d_state[block][j], d_gate[j], outside, saved, old, now[block][j], padding, rows.resets(t, j),
+                            Config::LIMITED ? args.stored_clip : -1.f);
+#pragma unroll
+        for (int s = 0; s < STATES; s++) now[block][j][s] = old[s];
+#pragma unroll
+        for (int g = 0; g < GATES; g++) {
+          d_bias[g][block] += d_gate[j][g];  // rows and units that do not exist have zeros everywhere, here too
+        }
+      }
+      const int first = warp_unit + block * 8;
+#pragma unroll
+      for (int g = 0; g < GATES; g++) {
+        if (g < Plan::RECURRENT)
+          exchange.put(i + 1, g * Plan::D + first, lane, d_gate[0][g], d_gate[1][g]);
+        else
+          store_tile<T>(plan.results(i) + Plan::offset(g, 0) + first * SIZE, Plan::PITCH, lane, d_gate[0][g], d_gate[1][g]);
+      }
+    }
+    exchange.arrive_and_wait();
+    if (!AT_START) load_input(i + 1);
+    receive<Config>(d_state, weights, plan, args, rows, t - 1, lane);
+  };
+  for (int i = 0; i < last_t; i++) step(i, Constant<false>{});
+  step(last_t, Constant<true>{});
+
+  const int tile = first_row / 8;
+#pragma unroll
+  for (int block = 0; block < BLOCKS; block++) {
+    const int d = unit + block * 8;
+    if (args.d_initial.data != nullptr)
+#pragma unroll
+      for (int j = 0; j < 2; j++)
+#pragma unroll
+        for (int s = 0; s < STATES; s++)
+          if (rows.valid[j] && exists(block)) args.d_initial.store(s, rows.batch[j], head, d, d_state[block][j][s]);
+#pragma unroll
+    for (int g = 0; g < GATES; g++) {
+      float sum = d_bias[g][block];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      const int64 index = ((int64(tile) * Cell::BIAS_GATES + g - (GATES - Cell::BIAS_GATES)) * args.sizes.heads + head) *
+                          args.sizes.head_dim + d;
+      if (args.d_bias != nullptr && lane % 4 == 0 && g >= GATES - Cell::BIAS_GATES && exists(block)) args.d_bias[index] = sum;
+    }
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void fused_backward(const BackwardArguments& args) {
+  using Plan = BackwardPlan<Config>;
+  extern __shared__ __align__(16) char memory[];
+  const Plan plan{memory};
+  const int thread = threadIdx.x, head = blockIdx.x % args.sizes.heads, first_row = blockIdx.x / args.sizes.heads * 8;
+  clear_shared<Plan::SHARED_BYTES, Plan::THREADS>(memory);
+  if (thread < Plan::COMPUTE_THREADS)
+    compute_backward(plan, args, first_row, head, thread);
+  else
+    transfer_backward(plan, args, first_row, head, thread - Plan::COMPUTE_THREADS);
+}
+
+}  // namespace flashrnn

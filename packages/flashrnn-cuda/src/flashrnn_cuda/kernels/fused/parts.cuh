@@ -1,0 +1,185 @@
+// What both fused passes do around the loop over time: load the weights, know their rows, walk over pieces; and the product.
+#pragma once
+
+#include "common/memory.cuh"
+#include "common/mma.cuh"
+#include "common/arguments.cuh"
+
+namespace flashrnn {
+
+// A value that the type knows.
+template <bool VALUE>
+struct Constant {
+  static constexpr bool value = VALUE;
+};
+
+// The weights of one warp as the a operands of TILES x STEPS calls of mma: the first KEPT steps in registers, the rest in
+// shared memory, 16 bytes a lane.
+template <class T, int TILES, int STEPS, int KEPT>
+struct WarpWeights {
+  static constexpr int SHARED_BYTES = (STEPS - KEPT) * TILES * 512;  // a warp
+  uint kept[TILES][KEPT > 0 ? KEPT : 1][4];
+  Piece16* rest;
+
+  // row(q) points to the words of row q % 2 * 8 + lane / 4 of tile q / 2; null: zeros.
+  template <class Row>
+  __device__ __forceinline__ void load(char* memory, int lane, Row row) {
+    rest = reinterpret_cast<Piece16*>(memory) + lane;
+#pragma unroll
+    for (int q = 0; q < 2 * TILES; q++) {
+      const uint* words = row(q);
+#pragma unroll
+      for (int step = 0; step < STEPS; step++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          const uint word = words == nullptr ? 0 : words[step * MMA_WORDS + i * 4 + lane % 4];
+          if (step < KEPT)
+            kept[q / 2][step < KEPT ? step : 0][2 * i + q % 2] = word;
+          else
+            rest[((step - KEPT) * TILES + q / 2) * 32].words[2 * i + q % 2] = word;
+        }
+    }
+  }
+
+  // The a operand of a step that is kept, known at compile time; and of one that is not.
+  __device__ __forceinline__ void from_registers(uint (&a)[4], int m, int step) const {
+#pragma unroll
+    for (int i = 0; i < 4; i++) a[i] = kept[m][step][i];
+  }
+  __device__ __forceinline__ void from_memory(uint (&a)[4], int m, int step) const {
+    const Piece16 piece = rest[((step - KEPT) * TILES + m) * 32];
+#pragma unroll
+    for (int i = 0; i < 4; i++) a[i] = piece.words[i];
+  }
+};
+
+// c[2 m + half] += the product of the rows 8 * half to 8 * half + 7 of tile m with the 8 rows in shared memory.
+template <class T, int TILES, int STEPS, int KEPT, int COUNT>
+__device__ __forceinline__ void multiply(float (&c)[COUNT][2], const WarpWeights<T, TILES, STEPS, KEPT>& weights,
+                                         const char* operand, int pitch, int lane) {
+  // Sums that do not wait for each other: four calls of mma on their way hide the time that one takes.
+  constexpr int CHAINS = TILES >= 4 || STEPS % 2 == 1 ? 1 : TILES >= 2 || STEPS % 4 != 0 ? 2 : 4;
+  static_assert(COUNT >= 2 * TILES, "two rows of c a tile");
+  float sum[CHAINS][TILES][4];
+#pragma unroll
+  for (int chain = 0; chain < CHAINS; chain++)
+#pragma unroll
+    for (int m = 0; m < TILES; m++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) sum[chain][m][i] = chain == 0 ? c[2 * m + i / 2][i % 2] : 0.f;
+  constexpr int GROUP = STEPS % 4 == 0 ? 4 : STEPS % 2 == 0 ? 2 : 1;  // operands in registers at a time
+  static_assert(KEPT % GROUP == 0, "whole groups are kept");
+  const auto group = [&](int first, auto kept) {
+    uint b[GROUP][2];
+    load_operand<GROUP>(b, operand + first * MMA_WORDS * 4, pitch, lane);
+#pragma unroll
+    for (int i = 0; i < GROUP; i++)
+#pragma unroll
+      for (int m = 0; m < TILES; m++) {
+        uint a[4];
+        if constexpr (decltype(kept)::value)
+          weights.from_registers(a, m, first + i);
+        else
+          weights.from_memory(a, m, first + i);
+        mma<T>(sum[i % CHAINS][m], a, b[i]);
+      }
+  };
+#pragma unroll
+  for (int first = 0; first < KEPT; first += GROUP) group(first, Constant<true>{});
+#pragma unroll 1
+  for (int first = KEPT; first < STEPS; first += GROUP) group(first, Constant<false>{});
+#pragma unroll
+  for (int m = 0; m < TILES; m++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      if constexpr (CHAINS == 4)
+        c[2 * m + i / 2][i % 2] = (sum[0][m][i] + sum[1][m][i]) + (sum[2][m][i] + sum[3][m][i]);
+      else
+        c[2 * m + i / 2][i % 2] = CHAINS == 2 ? sum[0][m][i] + sum[CHAINS - 1][m][i] : sum[0][m][i];
+    }
+}
+
+// The two batch rows of a lane in its CTA's tile: which there are, where their padding begins, where they are reset.
+template <bool MASKED>
+struct TileRows {
+  int batch[2];
+  bool valid[2];
+  int length[2];
+  Masks masks;
+  int time;
+
+  __device__ __forceinline__ TileRows(const Masks& masks_, const Sizes& sizes, int first_row, int lane)
+      : masks(masks_), time(sizes.time) {
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+      batch[j] = first_row + 2 * (lane % 4) + j;
+      valid[j] = batch[j] < sizes.batch;
+      length[j] = MASKED && valid[j] ? masks.length(batch[j], time) : time;
+    }
+  }
+
+  __device__ __forceinline__ bool padding(int t, int j) const { return MASKED && t >= length[j]; }
+
+  // Whether the states are zero before step t; never in padding.
+  __device__ __forceinline__ bool resets(int t, int j) const {
+    return MASKED && t < length[j] && valid[j] && masks.reset(batch[j], t);
+  }
+};
+
+// The rows of ARRAYS arrays, 8 of each, moved piece by piece between global and shared memory, step after step, by THREADS
+// threads. Config: T, D, PIECE. Where a thread has few pieces it keeps their addresses; else it finds them anew each time.
+template <class Config, int ARRAYS, int THREADS>
+struct Pieces {
+  static constexpr int SIZE = int(sizeof(typename Config::T)), PER_ROW = Config::D * SIZE / Config::PIECE;
+  static constexpr int TOTAL = ARRAYS * 8 * PER_ROW, COUNT = (TOTAL + THREADS - 1) / THREADS;
+  static constexpr bool KEPT = COUNT <= 8;
+  static constexpr int SLOTS = KEPT && COUNT > 0 ? COUNT : 1;
+
+  struct Place {
+    char* global;  // at step 0; null if there is no such piece
+    int64 stride;  // from step to step
+    int shared;
+  };
+  Place kept[SLOTS];
+  int thread;
+
+  // place(array, row, byte) gives the place of a piece, and whether a row exists.
+  template <class Find>
+  __device__ __forceinline__ Pieces(int thread_, Find find) : thread(thread_) {
+    if constexpr (KEPT)
+#pragma unroll
+      for (int i = 0; i < COUNT; i++) kept[i] = at(i, find);
+  }
+
+  template <class Find>
+  __device__ __forceinline__ Place at(int i, Find find) const {
+    const int index = thread + i * THREADS;
+    if (index >= TOTAL) return {};
+    return find(index / (8 * PER_ROW), index / PER_ROW % 8, index % PER_ROW * Config::PIECE);
+  }
+
+  // move(global, shared) for each piece in step i.
+  template <class Find, class Move>
+  __device__ __forceinline__ void step(int i, Find find, Move move) const {
+    if constexpr (KEPT) {
+#pragma unroll
+      for (int k = 0; k < COUNT; k++)
+        if (kept[k].global != nullptr) move(kept[k].global + i * kept[k].stride, kept[k].shared);
+    } else {
+#pragma unroll 1
+      for (int k = 0; k < COUNT; k++) {
+        const Place place = at(k, find);
+        if (place.global != nullptr) move(place.global + i * place.stride, place.shared);
+      }
+    }
+  }
+};
+
+// Shared memory holds finite numbers from the start: rows and units that do not exist compute with them.
+template <int BYTES, int THREADS>
+__device__ __forceinline__ void clear_shared(char* memory) {
+  for (int i = threadIdx.x * 16; i < BYTES; i += THREADS * 16) *reinterpret_cast<Piece16*>(memory + i) = Piece16{};
+  __syncthreads();
+}
+
+}  // namespace flashrnn

@@ -1,0 +1,80 @@
+"""python -m flashrnn_cuda build and clean, with kernels of the test's own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from compile_helpers import BROKEN, TINY, Counting, entry_files, needs_nvrtc, start_cold, use
+from flashrnn_cuda import __main__ as command
+from flashrnn_cuda.compile import Kernel, cache
+
+OTHER = Kernel("other", "fill", TINY.text + "\n")
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the command asked the catalogue for."""
+    start_cold(tmp_path, monkeypatch)
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    found: list[Any] = []
+
+    def kernels_for(*question: Any) -> list[Kernel]:
+        found.append(question)
+        return [TINY, OTHER]
+
+    monkeypatch.setattr(command, "kernels_for", kernels_for)
+    return found
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["flashrnn_cuda", *words])
+    return command.main()
+
+
+def names(architectures: Sequence[Any]) -> list[str]:
+    return [architecture.name for architecture in architectures]
+
+
+def test_build_asks_for_what_is_named(
+    asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counting = Counting()
+    use(counting, monkeypatch)
+    words = "build --function lstm gru --head-dim 64 128 --dtype bfloat16 float32 --backend cuda_fused --arch 8.0;9.0a"
+    assert run(monkeypatch, *words.split(), "--output", str(tmp_path / "out")) == 0
+    for question, name in zip(asked, ("sm_80", "sm_90a")):
+        *what, architecture = question
+        assert what == [["lstm", "gru"], [64, 128], [torch.bfloat16, torch.float32], ["cuda_fused"]]
+        assert architecture.name == name
+    assert len(asked) == 2 and len(counting.jobs) == 4 and len(entry_files(tmp_path / "out")) == 4
+    output = capsys.readouterr().out
+    assert "4 kernels" in output and str(tmp_path / "out") in output
+
+
+@needs_nvrtc
+def test_build_then_clean(asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert run(monkeypatch, "build", "--head-dim", "64", "--arch", "8.0") == 0
+    assert "2 of them compiled now" in capsys.readouterr().out
+    assert len(entry_files(cache.wanted_folder())) == 2
+    assert run(monkeypatch, "clean") == 0
+    assert "removed 2 kernels" in capsys.readouterr().out
+    assert entry_files(cache.wanted_folder()) == []
+
+
+@needs_nvrtc
+def test_an_error_is_a_line_and_a_status(
+    asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "kernels_for", lambda *_: [BROKEN, TINY])
+    assert run(monkeypatch, "build", "--head-dim", "64", "--arch", "8.0") == 1
+    assert "cannot compile broken bfloat16 D=64 for sm_80" in capsys.readouterr().err
+    assert len(entry_files(cache.wanted_folder())) == 1
+    assert run(monkeypatch, "build", "--head-dim", "64", "--arch", "sm_80") == 1
+    assert "TORCH_CUDA_ARCH_LIST: expected a list such as" in capsys.readouterr().err

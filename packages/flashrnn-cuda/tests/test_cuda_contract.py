@@ -1,0 +1,23 @@
+"""Both CUDA backends pass the contract, on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from flashrnn_testing import BackendContract
+
+pytestmark = pytest.mark.gpu
+
+
+class TestCudaFused(BackendContract):
+    """R on one SM."""
+
+    backend = "cuda_fused"
+    head_dims = (1, 3, 15, 16, 17, 31, 33, 64)
+
+
+class TestCuda(BackendContract):
+    """R from L2."""
+
+    backend = "cuda"
+    head_dims = (1, 3, 15, 16, 17, 31, 33, 64, 65, 127, 128, 129, 200)

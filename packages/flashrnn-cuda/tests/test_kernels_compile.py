@@ -1,0 +1,110 @@
+"""Every kernel compiles for every architecture, without a GPU, and spills no register."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from flashrnn.cells import CELLS, CellSpec, get_cell
+from flashrnn_cuda import alternating, catalogue
+from flashrnn_cuda.compile.architectures import Architecture, parse
+from flashrnn_cuda.compile.kernel import Compiled, Kernel
+from flashrnn_cuda.compile.nvcc import find_nvcc
+from flashrnn_cuda.compile.nvrtc import find_nvrtc
+from flashrnn_cuda.plan import Layout, moved_states, plan
+from flashrnn_cuda.selection import device_of, kernels_for
+
+ARCHITECTURES = ("8.0", "9.0a", "12.0a")
+DTYPES = tuple(catalogue.TYPES)
+
+
+def fused(cell: CellSpec, dtype: torch.dtype, architecture: Architecture, head_dim: int, plain: bool) -> list[Kernel]:
+    """Both passes, with all options or with none."""
+    device, found = device_of(architecture), []
+    for direction, flag in (("forward", "SAVE"), ("backward", "OUTSIDE")):
+        layout = plan(direction, cell, dtype.itemsize, head_dim, moved_states(direction, cell), device)
+        if isinstance(layout, Layout):
+            flags = {"MASKED": not plain, "LIMITED": not plain, flag: True}
+            found.append(catalogue.fused(direction, cell, dtype, layout, 16 if plain else 4, **flags))
+    return found
+
+
+def alternated(cell: CellSpec, dtype: torch.dtype, batch_size: int) -> list[Kernel]:
+    """Both passes, with all options."""
+    found = []
+    for direction, flags in (("forward", {"SAVE": True}), ("backward", {})):
+        cut = alternating.tile(direction, cell, batch_size)
+        found.append(catalogue.alternating(direction, cell, dtype, cut.blocks, cut.columns, MASKED=True, **flags))
+    return found
+
+
+def check(kernels: list[Kernel], architecture: Architecture) -> None:
+    """All compile, none spills."""
+    compiler = find_nvrtc()
+    assert compiler is not None
+
+    def compile_anew(kernel: Kernel) -> Compiled:
+        return compiler.compile(kernel, architecture.name, "--no-cache")  # from NVRTC's own cache comes no report
+
+    with ThreadPoolExecutor(2) as pool:
+        for kernel, compiled in zip(kernels, pool.map(compile_anew, kernels)):
+            assert compiled.registers > 0, compiled.log
+            assert compiled.spilled_bytes == 0, f"{kernel.name} spills {compiled.spilled_bytes} bytes\n{kernel.text}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("function", CELLS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_cuda_fused_compiles(architecture: str, function: str, dtype: torch.dtype) -> None:
+    (target,), cell = parse(architecture), get_cell(function)
+    kernels = [k for D, plain in ((64, False), (64, True)) for k in fused(cell, dtype, target, D, plain)]
+    assert len(kernels) == 4 or (dtype == torch.float32 and architecture == "12.0a")
+    check(kernels, target)
+
+
+@pytest.mark.parametrize("function", CELLS)
+def test_cuda_fused_compiles_for_other_sizes(function: str) -> None:
+    (target,), cell = parse("9.0a"), get_cell(function)
+    cases = [(torch.bfloat16, 16), (torch.bfloat16, 128), (torch.float32, 48)]
+    kernels = [k for dtype, D in cases for k in fused(cell, dtype, target, D, plain=False)]
+    assert len(kernels) == 6
+    check(kernels, target)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("function", CELLS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_cuda_compiles(architecture: str, function: str, dtype: torch.dtype) -> None:
+    (target,), cell = parse(architecture), get_cell(function)
+    batch_sizes = (1, 300) if architecture == "9.0a" else (300,)
+    kernels = [k for batch_size in batch_sizes for k in alternated(cell, dtype, batch_size)]
+    check([*kernels, catalogue.replay(cell, dtype)], target)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_gradient_of_R_compiles(architecture: str) -> None:
+    (target,) = parse(architecture)
+    check([catalogue.weight_gradient(dtype, piece) for dtype, piece in itertools.product(DTYPES, (16, 4))], target)
+
+
+def test_one_of_each_with_ninja_and_nvcc() -> None:
+    nvcc, target, cell = find_nvcc(), parse("9.0a")[0], get_cell("lstm")
+    if nvcc is None:
+        pytest.skip("no nvcc on this machine")
+    kernels = [*fused(cell, torch.bfloat16, target, 64, False), *alternated(cell, torch.bfloat16, 16)]
+    kernels += [catalogue.replay(cell, torch.bfloat16), catalogue.weight_gradient(torch.bfloat16, 16)]
+    for kernel, compiled in zip(kernels, nvcc.compile_many([(kernel, target.name) for kernel in kernels])):
+        assert compiled.spilled_bytes == 0 and compiled.registers > 0, kernel.name
+
+
+def test_ahead_of_time_are_the_kernels_of_a_training_run() -> None:
+    (target,) = parse("9.0a")
+    one = kernels_for(["lstm"], [64], [torch.bfloat16], ["cuda_fused"], target)
+    names = {kernel.name for kernel in one}
+    assert {"fused forward lstm bfloat16 D=64", "fused backward lstm bfloat16 D=64"} <= names
+    assert len(set(one)) == len(one)
+    more = kernels_for(["lstm", "gru"], [64, 128], [torch.bfloat16], ["cuda_fused", "cuda"], target)
+    assert set(one) < set(more)
