@@ -111,7 +111,8 @@ class OutputGradients(NamedTuple):
 class InputGradients(NamedTuple):
     """What a backward pass fills, every element; None is not asked for.
 
-    Wx has the problem's dtype; R, b and states have float32 (float64 for float64). Shapes as in Inputs.
+    Wx has the problem's dtype; R, b and states have the dtypes that they were given in, and are to be rounded to them once,
+    from float32 (float64 for float64). Shapes as in Inputs.
     """
 
     Wx: Optional[Tensor]

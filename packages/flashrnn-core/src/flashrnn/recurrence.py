@@ -24,6 +24,7 @@ from .tensors import (
     Results,
     allocate_gradients,
     allocate_results,
+    cast,
     cast_inputs,
     fit_gradients,
     fit_inputs,
@@ -96,7 +97,9 @@ def forward_problem(config: FlashRNNConfig, given: Inputs, requires_grad: bool) 
 
 def current_device(device: torch.device) -> AbstractContextManager[Any]:
     """Make `device` current, so that a backend launches there."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
@@ -113,7 +116,6 @@ torch.library.define(
 
 
 @torch.library.impl("flashrnn::recurrence", "default")
-@torch.no_grad()
 def _recurrence(*args: Any) -> Results:
     *tensors_and_options, requires_grad = args
     return forward(*_split(tensors_and_options), requires_grad)
@@ -144,7 +146,8 @@ class _Recurrence(torch.autograd.Function):
     def forward(ctx: Any, *args: Any) -> Results:
         *tensors_and_options, _ = args
         ctx.config, given = _split(tensors_and_options)
-        ctx.dtypes = [x.dtype if x is not None else None for x in given[:NUM_DIFFERENTIABLE]]
+        assert given.Wx is not None
+        ctx.input_dtype = given.Wx.dtype
         ctx.set_materialize_grads(False)
         results = _below_autograd(torch.ops.flashrnn.recurrence, args)
         ctx.save_for_backward(*results, given.Wx if ctx.config.recompute else None, *given[1:])
@@ -156,11 +159,11 @@ class _Recurrence(torch.autograd.Function):
         needs = ctx.needs_input_grad[:NUM_DIFFERENTIABLE]
         saved = ctx.saved_tensors  # read once: checkpointing forbids a second time
         results, inputs = saved[:3], saved[3:]
-        gradients = torch.ops.flashrnn.recurrence_backward(
+        dWx, *others = torch.ops.flashrnn.recurrence_backward(
             *inputs, *ctx.config.values(), *results, states, last_states, needs
         )
-        wanted = [x.to(dtype) if need else None for x, dtype, need in zip(gradients, ctx.dtypes, needs)]
-        return (*wanted, *[None] * (len(ctx.needs_input_grad) - len(wanted)))
+        gradients = [x if need else None for x, need in zip((cast(dWx, ctx.input_dtype), *others), needs)]
+        return (*gradients, *[None] * (len(ctx.needs_input_grad) - len(gradients)))
 
 
 def _below_autograd(op: Any, args: tuple[Any, ...]) -> Any:
@@ -192,13 +195,12 @@ torch.library.define(
 
 
 @torch.library.impl("flashrnn::recurrence_backward", "default")
-@torch.no_grad()
 def _recurrence_backward(*args: Any) -> tuple[Tensor, ...]:
     *tensors_and_options, all_states, last_states, saved, grad_states, grad_last_states, needs = args
     config, given = _split(tensors_and_options)
     results = (all_states, last_states, saved)
     problem = backward_problem(config, given, results)
-    gradients = allocate_gradients(problem, needs, like=given.R)
+    gradients = allocate_gradients(problem, needs, given)
     into = view_gradients(problem, needs, gradients)
     grads = fit_gradients(problem, grad_states, grad_last_states)
     with current_device(problem.device), without_autocast(problem.device):
@@ -225,7 +227,7 @@ def _pass_through(problem: Problem, grad_last_states: Optional[Tensor], gradient
 def _recurrence_backward_fake(*args: Any) -> tuple[Tensor, ...]:
     *tensors_and_options, all_states, last_states, saved, _, _, needs = args
     config, given = _split(tensors_and_options)
-    return allocate_gradients(backward_problem(config, given, (all_states, last_states, saved)), needs, like=given.R)
+    return allocate_gradients(backward_problem(config, given, (all_states, last_states, saved)), needs, given)
 
 
 class _Refusal(torch.autograd.Function):

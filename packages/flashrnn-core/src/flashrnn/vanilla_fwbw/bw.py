@@ -28,9 +28,9 @@ def backward(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGr
         # Sum over rows and steps of (gate gradient) x (h before), as one product.
         d_recurrent = rearrange(d_gates[:, :, : len(cell.recurrent_gates)], INPUT, "GHBTD").flatten(2, 3)
         h = rearrange(previous_h(problem, inputs, outputs), "BTHD", "HBTD").flatten(1, 2)
-        torch.matmul(d_recurrent.mT, h, out=into.R)
+        into.R.copy_(torch.matmul(d_recurrent.mT, h))
     if into.b is not None:
-        torch.sum(d_gates[:, :, -len(cell.bias_gates) :], (0, 1), out=into.b)
+        into.b.copy_(torch.sum(d_gates[:, :, -len(cell.bias_gates) :], (0, 1)))
     if into.states is not None:
         for target, grad in zip(into.states, d_initial):
             target.zero_() if grad is None else rearrange(target, "BHD", "HBD").copy_(grad)
