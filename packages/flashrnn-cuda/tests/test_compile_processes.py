@@ -24,15 +24,19 @@ sources.KERNELS = kernels
 
 def stop_half_way(source, target):
     os.truncate(source, os.path.getsize(source) // 2)
+    os.write(is_half_way, b"x" * count)
     os.write(1, f"half way {os.getpid()}\\n".encode())
     time.sleep(600)
 
 def run(is_victim):
     if is_victim:
         os.replace = stop_half_way
+    else:
+        os.read(wait_for_it, 1)
     found = hashlib.sha256(load_cubin(Kernel("tiny", "fill", text), (9, 0))).hexdigest()
     os.write(1, f"{found}\\n".encode())  # at once: the lines of several processes must not mix
 
+wait_for_it, is_half_way = os.pipe()
 children = []
 for i in range(count):
     child = os.fork()
@@ -46,7 +50,7 @@ for i in range(count):
     children.append(child)
 print("ended", *(os.waitpid(child, 0)[1] for child in children), flush=True)
 """
-"""Processes that load one kernel at the same time, the first of which stops when half of its entry is written."""
+"""Processes that load one kernel: the first stops when half of its entry is written, then all others start at once."""
 
 LIMIT_S = 60
 SM_90A = Architecture((9, 0), specific=True)

@@ -87,7 +87,8 @@ def test_cuda_compiles(architecture: str, function: str, dtype: torch.dtype) -> 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_gradient_of_R_compiles(architecture: str) -> None:
     (target,) = parse(architecture)
-    check([catalogue.weight_gradient(dtype, piece) for dtype, piece in itertools.product(DTYPES, (16, 4))], target)
+    kernels = [catalogue.weight_gradient(dtype, piece) for dtype, piece in itertools.product(DTYPES, (16, 4))]
+    check([*kernels, catalogue.sums()], target)
 
 
 def test_one_of_each_with_ninja_and_nvcc() -> None:

@@ -17,9 +17,18 @@ from .availability import why_not_cuda
 from .catalogue import alternating
 from .compile.kernel import Kernel
 from .device import device, index_of
-from .gradients import fill_bias_gradient, fill_weight_gradient, gate_gradients, gates_first, gradient_limits
+from .gradients import (
+    SMALL_HEAD,
+    fill_bias_gradient,
+    fill_sums,
+    fill_weight_gradient,
+    gate_gradients,
+    gates_first,
+    gradient_limits,
+    weight_gradient_parts,
+)
 from .launch import function
-from .operands import chunked_rows, turned
+from .operands import chunked_rows, previous_h, turned
 from .recompute import activations_first, recompute_saved
 
 THREADS = 256
@@ -115,8 +124,10 @@ class Cuda(Backend):
         launch(problem, kernel, cut, arguments)
         if into.b is not None:
             fill_bias_gradient(into.b, d_gates)
-        if into.R is not None:
-            fill_weight_gradient(problem, into.R, d_gates, inputs, outputs.states)
+        if into.R is not None and problem.head_dim <= SMALL_HEAD:
+            fill_sums(into, weight_gradient_parts(problem, d_gates, inputs, outputs.states), None)
+        elif into.R is not None:
+            fill_weight_gradient(into.R, d_gates, previous_h(problem, inputs, outputs.states))
 
 
 def is_masked(problem: Problem) -> bool:

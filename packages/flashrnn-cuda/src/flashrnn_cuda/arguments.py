@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from math import gcd
 from struct import Struct
 from typing import Optional
 
@@ -25,12 +24,13 @@ BACKWARD = Struct(LOOP + 2 * STATES + MASKS + 5 * ARRAYS + "Pffi")
 ALTERNATING_FORWARD = Struct(LOOP + STATES + MASKS + 3 * ARRAYS + "PPPqf")
 ALTERNATING_BACKWARD = Struct(LOOP + 2 * STATES + MASKS + 5 * ARRAYS + "PPPqffi")
 WEIGHT_GRADIENT = Struct(SIZES + STATES + MASKS + 3 * ARRAYS + "Piii")
+SUMS = Struct(2 * "PPqqq")
 REPLAY = Struct(LOOP + MASKS + 3 * ARRAYS + "f")
 
 NONE = -1.0
 """No clipping."""
 
-STATE_DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
+DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
 
 
 def pack(layout: Struct, *parts: Sequence[float]) -> bytes:
@@ -62,7 +62,14 @@ def states(x: Optional[Tensor]) -> Fields:
     if x is None:
         return 0, 0, 0, 0, 0
     state, batch, head, _ = x.stride()
-    return x.data_ptr(), state, batch, head, STATE_DTYPES[x.dtype]
+    return x.data_ptr(), state, batch, head, DTYPES[x.dtype]
+
+
+def parts(x: Optional[Tensor], total: Optional[Tensor]) -> Fields:
+    """Float32 parts x [part, ...], and their sum of any dtype; both contiguous."""
+    if x is None or total is None:
+        return 0, 0, 0, 0, 0
+    return x.data_ptr(), total.data_ptr(), total.numel(), len(x), DTYPES[total.dtype]
 
 
 def masks(inputs: Inputs) -> Fields:
@@ -83,10 +90,11 @@ def or_none(clipval: Optional[float]) -> float:
 
 def piece_bytes(tensors: Sequence[Optional[Tensor]]) -> int:
     """In how large pieces the rows of all these tensors can be moved: 16 bytes, 4 or 2."""
-    common = 16
+    bits = 0  # of all addresses and distances: the lowest one that is set bounds the piece
     for x in tensors:
         if x is not None:
             size = x.element_size()
-            strides = [stride * size for length, stride in zip(x.shape[:-1], x.stride()) if length > 1]
-            common = gcd(common, x.data_ptr(), x.shape[-1] * size, *strides)
-    return 16 if common == 16 else 4 if common >= 4 else 2
+            bits |= x.data_ptr() | x.shape[-1] * size
+            for stride in x.stride()[:-1]:
+                bits |= stride * size
+    return 16 if bits % 16 == 0 else 4 if bits % 4 == 0 else 2

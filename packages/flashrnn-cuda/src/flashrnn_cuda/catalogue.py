@@ -91,6 +91,18 @@ extern "C" __global__ __launch_bounds__(GRADIENT_THREADS, 4) void weight_gradien
 
 
 @cache
+def sums() -> Kernel:
+    """The gradients of R and b from their parts."""
+    text = """#include "gradient/sums.cuh"
+
+using namespace flashrnn;
+
+extern "C" __global__ void sums_kernel(const __grid_constant__ SumsArguments arguments) { sum_parts(arguments); }
+"""
+    return Kernel("sums of gradients", "sums_kernel", text)
+
+
+@cache
 def replay(cell: CellSpec, dtype: torch.dtype) -> Kernel:
     """The pointwise steps again, the recurrent products given."""
     text = f"""#include "pointwise/replay.cuh"

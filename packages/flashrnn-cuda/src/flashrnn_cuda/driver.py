@@ -31,6 +31,7 @@ class Attribute(IntEnum):
 
 
 MAX_DYNAMIC_SHARED_BYTES = 8  # CUfunction_attribute
+INVALID_CONTEXT = 201  # CUresult
 
 SIGNATURES = {
     "cuInit": [c_uint],
@@ -115,14 +116,15 @@ class Function:
 
     def launch(self, grid: tuple[int, ...], threads: int, arguments: bytes, cooperative: bool = False) -> None:
         """Launch a grid of CTAs of `threads` on torch's current stream of the device; the arguments are passed by value."""
-        make_current(self.index)
-        pointers = (c_char_p * 1)(arguments)
         stream = torch.cuda.current_stream(self.index).cuda_stream
-        shape = (self.handle, *(*grid, 1, 1)[:3], threads, 1, 1, self.shared_bytes, stream, pointers)
-        if cooperative:
-            check(library().cuLaunchCooperativeKernel(*shape))
-        else:
-            check(library().cuLaunchKernel(*shape, None))
+        shape = (self.handle, *(*grid, 1, 1)[:3], threads, 1, 1, self.shared_bytes, stream, (c_char_p * 1)(arguments))
+        start = library().cuLaunchCooperativeKernel if cooperative else library().cuLaunchKernel
+        extra = () if cooperative else (None,)
+        status = start(*shape, *extra)
+        if status == INVALID_CONTEXT:  # this thread has not used the device yet
+            make_current(self.index)
+            status = start(*shape, *extra)
+        check(status)
 
     def resident(self, threads: int) -> int:
         """How many CTAs of `threads` one SM holds at a time."""

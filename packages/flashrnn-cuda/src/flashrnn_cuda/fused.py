@@ -17,7 +17,7 @@ from .availability import why_not_cuda
 from .catalogue import fused
 from .compile.kernel import Kernel
 from .device import device, index_of
-from .gradients import fill_weight_gradient, gate_gradients, gates_first, gradient_limits
+from .gradients import fill_sums, gate_gradients, gates_first, gradient_limits, weight_gradient_parts
 from .launch import function
 from .operands import backward_rows, forward_rows
 from .plan import ROWS, Layout, moved_states, plan
@@ -83,7 +83,7 @@ class CudaFused(Backend):
     def backward(
         self, problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, into: InputGradients
     ) -> None:
-        """One launch, see kernels/fused/backward.cuh; then a product for R and a sum over tiles for b."""
+        """One launch, see kernels/fused/backward.cuh; then what is left of the gradients of R and b."""
         layout = settled(layout_of(problem, "backward"))
         cell, config = problem.cell, problem.config
         saved = activations_first(outputs.saved if outputs.saved is not None else recompute_saved(problem, inputs, outputs))
@@ -117,10 +117,8 @@ class CudaFused(Backend):
             gradient_limits(problem),
         )
         launch(problem, kernel, layout, arguments)
-        if into.b is not None and d_bias is not None:
-            torch.sum(d_bias, 0, out=into.b)
-        if into.R is not None:
-            fill_weight_gradient(problem, into.R, d_gates, inputs, outputs.states)
+        R_parts = weight_gradient_parts(problem, d_gates, inputs, outputs.states) if into.R is not None else None
+        fill_sums(into, R_parts, d_bias)
 
 
 def is_limited(config: FlashRNNConfig) -> bool:

@@ -10,12 +10,13 @@ from torch import Tensor
 from flashrnn.problem import InputGradients, Inputs, Problem
 
 from . import arguments as pack
-from .catalogue import weight_gradient
+from .catalogue import sums, weight_gradient
 from .device import device, index_of
 from .launch import function
-from .operands import previous_h
 
-LARGEST_SMALL_HEAD = 128
+SMALL_HEAD = 128
+"""Up to this head_dim our own kernel makes the gradient of R, above it cuBLAS."""
+
 TILE, THREADS, STAGES, BLOCK_BYTES = 64, 128, 4, 64
 """As in kernels/gradient/weights.cuh."""
 CTAS_PER_SM, SMALLEST_PART = 6, 256
@@ -66,34 +67,32 @@ def gradient_limits(problem: Problem) -> tuple[float, ...]:
 def fill_bias_gradient(db: Tensor, d_gates: GateGradients) -> None:
     """db[g, n] = sum over rows and steps of d_gates[g][b, t, n], in float32; the last gates have a bias."""
     for target, d_gate in zip(db, d_gates.gates()[-len(db) :]):
-        torch.sum(d_gate, (0, 1), dtype=torch.float32, out=target)
+        target.copy_(torch.sum(d_gate, (0, 1), dtype=torch.float32))
 
 
-def fill_weight_gradient(problem: Problem, dR: Tensor, d_gates: GateGradients, inputs: Inputs, states: Tensor) -> None:
-    """dR[g, n] = sum over rows and steps of d_gates[g][b, t, n] h[b, t - 1, n]^T, in float32.
+def fill_weight_gradient(dR: Tensor, d_gates: GateGradients, h: Tensor) -> None:
+    """dR[g, n] = sum over rows and steps of d_gates[g][b, t, n] h[b, t, n]^T, in float32, by cuBLAS.
 
     Args:
-        problem: the problem.
-        dR: [NR, NH, D, D] float32, filled.
+        dR: [NR, NH, D, D], filled.
         d_gates: of all gates.
-        inputs: of the recurrence.
-        states: that it returned, [NS, B, T, NH, D].
+        h: [B, T, NH, D], what entered each product.
     """
-    if problem.head_dim <= LARGEST_SMALL_HEAD:
-        fill_small_heads(problem, dR, d_gates, inputs, states)
-    else:
-        fill_large_heads(dR, d_gates, previous_h(problem, inputs, states))
+    for target, d_gate in zip(dR, d_gates.gates()):
+        time_first = d_gate.stride(0) < d_gate.stride(1)
+        target.copy_(product_in_float32(as_matrices(d_gate, time_first).mT, as_matrices(h, time_first)))
 
 
-def fill_small_heads(problem: Problem, dR: Tensor, d_gates: GateGradients, inputs: Inputs, states: Tensor) -> None:
-    """By our own kernel, kernels/gradient/weights.cuh: cuBLAS would leave most of the GPU idle."""
-    index, D = index_of(problem.device), problem.head_dim
-    tiles = len(dR) * problem.num_heads * (-(-D // TILE)) ** 2
+def weight_gradient_parts(problem: Problem, d_gates: GateGradients, inputs: Inputs, states: Tensor) -> Tensor:
+    """The same for small heads, [part, NR, NH, D, D] to be summed: of them cuBLAS would make too few CTAs.
+
+    See kernels/gradient/weights.cuh.
+    """
+    index, D, NR = index_of(problem.device), problem.head_dim, len(problem.cell.recurrent_gates)
+    tiles = NR * problem.num_heads * (-(-D // TILE)) ** 2
     rows = problem.batch_size * problem.sequence_size
-    parts = max(1, min(CTAS_PER_SM * device(index).multiprocessors // tiles, -(-rows // SMALLEST_PART)))
-    part_size = -(-rows // parts)
-    partial = dR.new_empty((parts, *dR.shape))
-    kernel = weight_gradient(problem.dtype, pack.piece_bytes([states, *d_gates]))
+    count = max(1, min(CTAS_PER_SM * device(index).multiprocessors // tiles, -(-rows // SMALLEST_PART)))
+    parts = torch.empty((count, NR, problem.num_heads, D, D), dtype=torch.float32, device=problem.device)
     arguments = pack.pack(
         pack.WEIGHT_GRADIENT,
         pack.sizes(problem),
@@ -102,18 +101,21 @@ def fill_small_heads(problem: Problem, dR: Tensor, d_gates: GateGradients, input
         pack.arrays(states),
         pack.arrays(d_gates.others),
         pack.arrays(d_gates.input),
-        (partial.data_ptr(), len(dR), len(problem.cell.gates) - len(problem.cell.input_gates), part_size),
+        (parts.data_ptr(), NR, len(problem.cell.gates) - len(problem.cell.input_gates), -(-rows // count)),
     )
+    kernel = weight_gradient(problem.dtype, pack.piece_bytes([states, *d_gates]))
     shared_bytes = STAGES * 2 * BLOCK_BYTES // problem.dtype.itemsize * (TILE * problem.dtype.itemsize + 32)
-    function(kernel, index, shared_bytes).launch((tiles, parts), THREADS, arguments)
-    torch.sum(partial, 0, out=dR)
+    function(kernel, index, shared_bytes).launch((tiles, count), THREADS, arguments)
+    return parts
 
 
-def fill_large_heads(dR: Tensor, d_gates: GateGradients, h: Tensor) -> None:
-    """By cuBLAS; h [B, T, NH, D] is what entered each product."""
-    for target, d_gate in zip(dR, d_gates.gates()):
-        time_first = d_gate.stride(0) < d_gate.stride(1)
-        target.copy_(product_in_float32(as_matrices(d_gate, time_first).mT, as_matrices(h, time_first)))
+def fill_sums(into: InputGradients, R_parts: Optional[Tensor], b_parts: Optional[Tensor]) -> None:
+    """The gradients of R and b from their parts, those that are given; see kernels/gradient/sums.cuh."""
+    wanted = [x for x, given in ((into.R, R_parts), (into.b, b_parts)) if x is not None and given is not None]
+    if wanted:
+        arguments = pack.pack(pack.SUMS, pack.parts(R_parts, into.R), pack.parts(b_parts, into.b))
+        grid = -(-sum(x.numel() for x in wanted) // THREADS)
+        function(sums(), index_of(wanted[0].device), 0).launch((grid,), THREADS, arguments)
 
 
 def product_in_float32(x: Tensor, y: Tensor) -> Tensor:

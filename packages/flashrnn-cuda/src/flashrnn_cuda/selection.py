@@ -54,6 +54,7 @@ def kernels_for(
     for function, dtype in product(functions, dtypes):
         cell = get_cell(function)
         found[catalogue.replay(cell, dtype)] = None
+        found[catalogue.sums()] = None
         for piece in pieces(head_dims, dtype):
             found[catalogue.weight_gradient(dtype, piece)] = None
         if "cuda" in backends:

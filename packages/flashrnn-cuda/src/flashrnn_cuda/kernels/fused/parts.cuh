@@ -86,7 +86,8 @@ __device__ __forceinline__ void multiply(float (&c)[COUNT][2], const WarpWeights
   };
 #pragma unroll
   for (int first = 0; first < KEPT; first += GROUP) group(first, Constant<true>{});
-#pragma unroll 1
+  constexpr int AT_ONCE = sizeof(T) == 4 ? 1 : STEPS;  // float32 has no registers to spare
+#pragma unroll AT_ONCE
   for (int first = KEPT; first < STEPS; first += GROUP) group(first, Constant<false>{});
 #pragma unroll
   for (int m = 0; m < TILES; m++)
