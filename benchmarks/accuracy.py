@@ -1,0 +1,67 @@
+"""Errors of the GPU backends against float64, as the accuracy table asks for them: `python -m benchmarks.accuracy`.
+
+Random normal inputs, R scaled by 1 / sqrt(D), T = 256; relative norms of the differences of h, dWx, dR and db from vanilla
+in float64. Exits with 1 if one is larger than what is to be reached.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import Tensor
+
+from flashrnn import BackendUnavailable, flashrnn
+from flashrnn.cells import CELLS
+from flashrnn_testing import create_inputs
+
+NAMES = ("h", "dWx", "dR", "db")
+TO_REACH = {
+    torch.bfloat16: (0.0025, 0.006, 0.006, 0.006),
+    torch.float16: (0.0004, 0.001, 0.001, 0.001),
+    torch.float32: (1e-6, 3e-6, 3e-6, 3e-6),
+}
+BACKENDS = ("cuda_fused", "cuda", "triton_fused")
+SIZES = {"batch_size": 16, "sequence_size": 256, "num_heads": 4, "head_dim": 64}
+
+
+def results(function: str, backend: str, inputs: list[Tensor], grad: Tensor) -> list[Tensor]:
+    """h of all steps, and the gradients of Wx, R and b, in float64."""
+    Wx, R, b = (x.detach().requires_grad_() for x in inputs)
+    states, _ = flashrnn(Wx, R, b, function=function, backend=backend)
+    gradients = torch.autograd.grad(states[0], (Wx, R, b), grad.to(states.dtype))
+    return [x.detach().double() for x in (states[0], *gradients)]
+
+
+def errors(function: str, backend: str, dtype: torch.dtype) -> list[float]:
+    """Relative norms of the differences, in the order of NAMES."""
+    inputs = [*create_inputs(**SIZES, function=function, create_states=False, dtype=dtype, device="cuda")]
+    B, T, _, NH, D = inputs[0].shape
+    grad = torch.randn(B, T, NH, D, device="cuda").to(dtype)
+    found = results(function, backend, inputs, grad)
+    exact = results(function, "vanilla", [x.detach().double() for x in inputs], grad)
+    return [float((x - y).norm() / y.norm()) for x, y in zip(found, exact)]
+
+
+def main() -> int:
+    """Print the table."""
+    missed = 0
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {SIZES}")
+    print(f"{'backend':14}{'function':10}{'dtype':10}" + "".join(f"{name:>20}" for name in NAMES))
+    for backend in BACKENDS:
+        for function in CELLS:
+            for dtype, bounds in TO_REACH.items():
+                try:
+                    found = errors(function, backend, dtype)
+                except BackendUnavailable as reason:
+                    print(f"{backend:14}{function:10}{str(dtype)[6:]:10}  {reason}")
+                    continue
+                missed += sum(error > bound for error, bound in zip(found, bounds))
+                cells = "".join(f"{f'{error:.1e} / {bound:.1e}':>20}" for error, bound in zip(found, bounds))
+                print(f"{backend:14}{function:10}{str(dtype)[6:]:10}{cells}")
+    print("all reached" if not missed else f"{missed} missed")
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
