@@ -149,6 +149,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Measure, write, draw and compare."""
     options = parse(argv)
     if options.device.type == "cuda":
+        options.device = torch.device("cuda", options.device.index or 0)
         torch.cuda.set_device(options.device)
     torch.manual_seed(0)
     header = results.describe(options.device)
