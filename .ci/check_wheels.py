@@ -38,6 +38,14 @@ def check_what_is_installed(packages: set[str]) -> None:
         assert Path(spec.origin).with_name("py.typed").exists(), f"{module} brings no py.typed"
 
 
+def check_kernels() -> None:
+    """The wheel brings the text of the kernels."""
+    spec = find_spec("flashrnn_cuda")
+    assert spec is not None and spec.origin is not None
+    found = {path.parent.name for path in Path(spec.origin).parent.glob("kernels/*/*.cuh")}
+    assert {"alternating", "cells", "common", "exchange", "fused", "gradient", "pointwise"} <= found, found
+
+
 def check_report(packages: set[str]) -> dict[str, str]:
     """`python -m flashrnn` knows the backends of these packages, none is broken; returns the state of each by name."""
     data = json.loads(output("-m", "flashrnn", "--json"))
@@ -132,6 +140,8 @@ def main(names: list[str]) -> None:
     packages = {f"flashrnn-{name}" for name in names}
     torch.manual_seed(0)
     check_what_is_installed(packages)
+    if "flashrnn-cuda" in packages:
+        check_kernels()
     states = check_report(packages)
     ready = [name for name, state in states.items() if state == "ready"]
     check_missing_backends(packages)

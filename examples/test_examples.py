@@ -31,8 +31,8 @@ def test_char_lm_refuses_what_it_cannot_use(tmp_path: Path) -> None:
         char_lm.main(["--folder", str(tmp_path), "--out", str(tmp_path / "x.png")])
     with pytest.raises(SystemExit):
         char_lm.main(["--function", "transformer"])
-    with pytest.raises(SystemExit, match="is not installed: pip install flashrnn-cuda"):
-        char_lm.main(["--backend", "cuda_fused", "--out", str(tmp_path / "x.png"), *SMALL])
+    with pytest.raises(SystemExit, match="is not installed: pip install flashrnn-triton"):
+        char_lm.main(["--backend", "triton_fused", "--out", str(tmp_path / "x.png"), *SMALL])
 
 
 def test_state_tracking_goes_on_beyond_the_training_s_length(capsys: pytest.CaptureFixture[str]) -> None:

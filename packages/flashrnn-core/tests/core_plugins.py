@@ -24,7 +24,7 @@ class FakeKernel(Backend):
         self.refuses, self.runs = refuses, 0
 
     def why_not(self, problem: Problem) -> Optional[str]:
-        if isinstance(self.refuses, Exception):
+        if isinstance(self.refuses, BaseException):
             raise self.refuses
         for value in (problem.dtype, problem.device.type, problem.config.function):
             if value in self.refuses:

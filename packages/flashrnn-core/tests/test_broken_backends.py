@@ -52,7 +52,37 @@ def test_a_broken_backend_is_kept_and_the_others_go_on(plug_ins: PlugIns, tmp_pa
     assert kernel.runs == 1
 
 
-@pytest.mark.parametrize("error", [ValueError("no driver"), ZeroDivisionError()], ids=repr)
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [("priority", "10"), ("priority", None), ("priority", True), ("aliases", None), ("aliases", (1,)), ("aliases", "fast")],
+)
+def test_a_backend_with_a_wrong_attribute_is_broken(plug_ins: PlugIns, attribute: str, value: Any) -> None:
+    kernel = FakeKernel("kernel")
+    setattr(kernel, attribute, value)
+    plug_ins.offer("kernel", kernel)
+    small_call()
+    message = refusal("kernel")
+    assert "kernel (someones-kernels 3.2) is broken" in message and attribute in message and repr(value) in message
+    assert "expected one of auto, vanilla_fwbw, vanilla, kernel, got" in refusal("f")
+
+
+@pytest.mark.parametrize("name", ["auto", ""])
+def test_a_backend_without_a_name_of_its_own_is_broken(plug_ins: PlugIns, name: str) -> None:
+    plug_ins.offer(name, FakeKernel(name))
+    assert find(name).backend is None
+    small_call()
+
+
+@pytest.mark.parametrize("answer", [True, False, "", 3])
+def test_a_why_not_that_is_no_sentence_is_a_reason(plug_ins: PlugIns, answer: Any) -> None:
+    kernel = plug_ins.offer("kernel", FakeKernel("kernel"))
+    kernel.why_not = lambda problem: answer
+    assert f"its why_not answered {answer!r}" in refusal("kernel")
+    small_call()
+    assert kernel.runs == 0
+
+
+@pytest.mark.parametrize("error", [ValueError("no driver"), ZeroDivisionError(), SystemExit("bye")], ids=repr)
 def test_a_why_not_that_raises_is_a_reason(plug_ins: PlugIns, error: Exception) -> None:
     kernel = plug_ins.offer("kernel", FakeKernel("kernel", refuses=error))
     message = refusal("kernel")

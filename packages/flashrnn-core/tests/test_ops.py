@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from core_inputs import FUNCTIONS, MASKS, Sizes, assert_equal, copies, make_inputs, run, weights_like
-from flashrnn import DoubleBackwardError, FlashRNNConfig, ForwardModeError, flashrnn
+from flashrnn import ConfigError, DoubleBackwardError, FlashRNNConfig, ForwardModeError, TransformError, flashrnn
 
 every = pytest.mark.parametrize("function", FUNCTIONS)
 torchs_own_warnings = pytest.mark.filterwarnings(
@@ -208,3 +208,65 @@ def test_without_gradients_nothing_is_recorded() -> None:
         assert not states.requires_grad and not last.requires_grad
     frozen = [x.detach() for x in tensors]
     assert not any(x.requires_grad for x in run("lstm", "vanilla_fwbw", frozen))
+
+
+# ---------------------------------------------------------------------------------------- torch.func, and exported graphs
+
+
+def square_sum(config: FlashRNNConfig, inputs: Sequence[Tensor], Wx: Tensor) -> Tensor:
+    return flashrnn(Wx, *inputs[1:], config=config)[0].square().sum()
+
+
+def gradient_of_Wx(loss: Any, Wx: Tensor) -> Tensor:
+    Wx = Wx.detach().clone().requires_grad_()
+    (found,) = torch.autograd.grad(loss(Wx), Wx)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("clipval", [None, 0.01])
+@pytest.mark.parametrize("backend", ["vanilla", "vanilla_fwbw"])
+def test_vmap_has_the_gradients_of_the_call_itself(backend: str, clipval: Any) -> None:
+    config = FlashRNNConfig("lstm", backend, gradient_recurrent_clipval=clipval)
+    inputs = [x.detach() for x in make_inputs("lstm")]
+    expected = gradient_of_Wx(lambda Wx: square_sum(config, inputs, Wx), inputs[0])
+    mapped = gradient_of_Wx(lambda Wx: torch.vmap(lambda x: square_sum(config, inputs, x))(Wx[None]).sum(), inputs[0])
+    torch.testing.assert_close(mapped, expected)
+
+
+def test_derivatives_of_torch_func_name_the_backend_that_has_them() -> None:
+    inputs = [x.detach() for x in make_inputs("lstm")]
+    with pytest.raises(TransformError, match="backend='vanilla'"):
+        torch.func.grad(lambda Wx: square_sum(FlashRNNConfig(backend="vanilla_fwbw"), inputs, Wx))(inputs[0])
+    config = FlashRNNConfig(backend="vanilla", gradient_recurrent_clipval=0.01)
+    expected = gradient_of_Wx(lambda Wx: square_sum(config, inputs, Wx), inputs[0])
+    torch.testing.assert_close(torch.func.grad(lambda Wx: square_sum(config, inputs, Wx))(inputs[0]), expected)
+    with pytest.raises(ForwardModeError, match="gradient_recurrent_clipval"):
+        torch.func.jvp(lambda Wx: square_sum(config, inputs, Wx), (inputs[0],), (inputs[0],))
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self, config: FlashRNNConfig, inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.config, self.inputs = config, inputs
+
+    def forward(self, Wx: Tensor) -> Tensor:
+        return flashrnn(Wx, *self.inputs[1:], config=self.config)[0]
+
+
+@torchs_own_warnings
+def test_what_was_exported_for_inference_can_be_trained() -> None:
+    inputs = [x.detach() for x in make_inputs("lstm")]
+    config = FlashRNNConfig(backend="vanilla_fwbw", gradient_recurrent_clipval=0.01)
+    exported = torch.export.export(Recurrent(config, inputs), (inputs[0],)).module()
+    expected = gradient_of_Wx(lambda Wx: square_sum(config, inputs, Wx), inputs[0])
+    torch.testing.assert_close(gradient_of_Wx(lambda Wx: exported(Wx).square().sum(), inputs[0]), expected)
+
+
+@torchs_own_warnings
+@pytest.mark.skipif(not hasattr(torch.compiler, "is_exporting"), reason="this PyTorch does not say that it exports")
+def test_vanilla_is_not_exported_without_its_clip() -> None:
+    inputs = [x.detach() for x in make_inputs("lstm")]
+    config = FlashRNNConfig(backend="vanilla", gradient_recurrent_clipval=0.01)
+    with pytest.raises(ConfigError, match="vanilla_fwbw"):
+        torch.export.export(Recurrent(config, inputs), (inputs[0],))

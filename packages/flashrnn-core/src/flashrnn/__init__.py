@@ -17,6 +17,7 @@ from .errors import (
     FlashRNNError,
     ForwardModeError,
     ShapeError,
+    TransformError,
 )
 from .report import Explanation, explain
 from .version import __version__
@@ -32,6 +33,7 @@ __all__ = [
     "FlashRNNError",
     "ForwardModeError",
     "ShapeError",
+    "TransformError",
     "__version__",
     "explain",
     "flashrnn",

@@ -120,6 +120,10 @@ def _check_states(
         return None
     if isinstance(states, Mapping):
         return _stack_states(states, cell, sizes, Wx)
+    several: Any = states
+    if isinstance(several, (tuple, list)):
+        todo = f"Write torch.stack(states), or a mapping by name: {_names(cell.states)}."
+        raise DtypeError(describe("states", "a tensor or a mapping by name", type(several).__name__, todo))
     _check_floating("states", states)
     return _without_time("states", states, config.output_shape.replace("T", "1"), sizes, f"states {_names(cell.states)}", Wx)
 

@@ -54,9 +54,12 @@ class Candidate:
         if self.backend is None:
             return self.error
         try:
-            return self.backend.why_not(problem)
-        except Exception as error:
+            reason = self.backend.why_not(problem)
+        except (Exception, SystemExit) as error:
             return f"{self.name} ({self.distribution}) is broken: its why_not raised {_spell_error(error)}."
+        if reason is None or (isinstance(reason, str) and reason):
+            return reason
+        return f"{self.name} ({self.distribution}) is broken: its why_not answered {reason!r}, neither None nor a sentence."
 
 
 @cache
@@ -99,6 +102,12 @@ def _misfit(name: str, backend: Any) -> Optional[str]:
         return f"its entry point gives a {type(backend).__name__}, not an instance of flashrnn.backend.Backend"
     if backend.name != name:
         return f"its entry point is called {name!r} but the backend calls itself {backend.name!r}"
+    if not name or name == AUTO:
+        return f"{name!r} is no name for a backend"
+    if isinstance(backend.priority, bool) or not isinstance(backend.priority, (int, float)):
+        return f"its priority has to be a number, it is {backend.priority!r}"
+    if not isinstance(backend.aliases, tuple) or not all(isinstance(alias, str) for alias in backend.aliases):
+        return f"its aliases have to be a tuple of strings, they are {backend.aliases!r}"
     return None
 
 

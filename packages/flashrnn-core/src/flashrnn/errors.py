@@ -31,6 +31,10 @@ class ForwardModeError(FlashRNNError, RuntimeError):
     """Forward-mode derivatives were asked of a backend that has only reverse-mode ones."""
 
 
+class TransformError(FlashRNNError, RuntimeError):
+    """A derivative by torch.func was asked of a backend that has those of torch.autograd only."""
+
+
 class DoubleBackwardError(FlashRNNError, RuntimeError):
     """A second derivative was asked of a backend that has only first ones."""
 

@@ -17,7 +17,7 @@ from torch.autograd.forward_ad import unpack_dual
 from .config import FlashRNNConfig
 from .discovery import choose
 from .dtypes import autocast_is_on
-from .errors import DoubleBackwardError, ForwardModeError
+from .errors import DoubleBackwardError, ForwardModeError, TransformError
 from .layouts import OUTPUT, rearrange
 from .problem import Inputs, Problem
 from .tensors import (
@@ -48,8 +48,7 @@ def recurrence(config: FlashRNNConfig, given: Inputs) -> tuple[Tensor, Tensor]:
     else:
         differentiable = [x for x in given[:NUM_DIFFERENTIABLE] if x is not None]
         refuse_forward_mode(config, differentiable)
-        requires_grad = torch.is_grad_enabled() and any(x.requires_grad for x in differentiable)
-        states, last_states, _ = torch.ops.flashrnn.recurrence(*given, *config.values(), requires_grad)
+        states, last_states, _ = torch.ops.flashrnn.recurrence(*given, *config.values(), False)
     return states, last_states.unsqueeze(config.output_shape.index("T"))
 
 
@@ -79,8 +78,9 @@ def forward(config: FlashRNNConfig, given: Inputs, requires_grad: bool) -> Resul
     results = allocate_results(problem, like=given.R)
     inputs, outputs = fit_inputs(problem, given), view_results(problem, results)
     with current_device(problem.device), without_autocast(problem.device):
+        backend = choose(problem)
         if not problem.is_empty:
-            choose(problem).forward(problem, inputs, outputs)
+            backend.forward(problem, inputs, outputs)
         elif inputs.states is None:
             outputs.last_states.zero_()
         else:
@@ -149,7 +149,7 @@ class _Recurrence(torch.autograd.Function):
         assert given.Wx is not None
         ctx.input_dtype = given.Wx.dtype
         ctx.set_materialize_grads(False)
-        results = _below_autograd(torch.ops.flashrnn.recurrence, args)
+        results: Results = _below_autograd(torch.ops.flashrnn.recurrence, args)
         ctx.save_for_backward(*results, given.Wx if ctx.config.recompute else None, *given[1:])
         return results
 
@@ -175,8 +175,16 @@ def _below_autograd(op: Any, args: tuple[Any, ...]) -> Any:
 @torch.library.impl("flashrnn::recurrence", "Autograd")
 def _recurrence_autograd(*args: Any) -> Results:
     requires_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in args[:NUM_DIFFERENTIABLE])
+    if not requires_grad:
+        results: Results = _below_autograd(torch.ops.flashrnn.recurrence, args)
+        return results
+    if torch._C._are_functorch_transforms_active():
+        raise TransformError(
+            f"backend {args[len(Inputs._fields) + 1]!r} has no derivatives for torch.func (grad, vjp, jacrev, ...): use "
+            "torch.autograd, or backend='vanilla'."
+        )
     apply: Any = _Recurrence.apply
-    return apply(*args) if requires_grad else _below_autograd(torch.ops.flashrnn.recurrence, args)
+    return apply(*args[:-1], True)
 
 
 def backward_problem(config: FlashRNNConfig, given: Inputs, results: Results) -> Problem:
@@ -236,7 +244,8 @@ class _Refusal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> tuple[Tensor, ...]:
         ctx.backend = args[len(Inputs._fields) + 1]
-        return _below_autograd(torch.ops.flashrnn.recurrence_backward, args)
+        gradients: tuple[Tensor, ...] = _below_autograd(torch.ops.flashrnn.recurrence_backward, args)
+        return gradients
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Optional
+from typing import Any, NoReturn, Optional
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from .backend import Backend
 from .cells import CellSpec
 from .cells.spec import Tensors
 from .dtypes import accumulate_dtype, round_to
-from .errors import BackendUnavailable
+from .errors import BackendUnavailable, ConfigError, ForwardModeError
 from .layouts import OUTPUT, rearrange
 from .problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
 
@@ -105,11 +105,38 @@ def pad_gates(x: Tensor, before: int = 0, after: int = 0) -> Tensor:
 
 def clip_gradient(h: Tensor, clipval: Optional[float]) -> Tensor:
     """h itself; the gradient that comes back through it is clipped to [-clipval, clipval]."""
-    if clipval is None or not (h.requires_grad and torch.is_grad_enabled()):
+    if clipval is None:
         return h
-    h = h.view_as(h)
-    h.register_hook(lambda grad: grad.clamp(-clipval, clipval))
-    return h
+    if getattr(torch.compiler, "is_exporting", bool)():
+        raise ConfigError("gradient_recurrent_clipval is lost when vanilla is exported: backend='vanilla_fwbw' keeps it.")
+    clipped: Tensor = ClipGradient.apply(h, clipval)  # type: ignore[no-untyped-call]
+    return clipped
+
+
+class ClipGradient(torch.autograd.Function):
+    """The identity, whose gradient is clipped: under torch.func's transforms and in exported graphs too."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, bound: float) -> Tensor:
+        """x."""
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        """Keep the bound."""
+        ctx.bound = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """The gradient, clipped."""
+        return grad.clamp(-ctx.bound, ctx.bound), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
+        """Refused: a clipped gradient is not the transpose of a derivative."""
+        raise ForwardModeError("gradient_recurrent_clipval clips gradients of the backward pass: there is no forward mode.")
 
 
 def clip_state(problem: Problem, h: Tensor) -> Tensor:

@@ -55,6 +55,8 @@ class ValueTests(ContractBase):
 
     def test_sums_over_steps_and_rows_are_exact(self, function: str, dtype: torch.dtype, device: str) -> None:
         """4096 gradients of exactly 1 sum to exactly 4096, which bfloat16 cannot count to."""
+        if function not in UNIT_GRADIENT:
+            pytest.skip(f"nobody has said how a gradient of exactly 1 comes about in {function}")
         rows, head_dim = 4096, 16
         gate, settings, scale = UNIT_GRADIENT[function]
         Wx, R, b, states = (torch.zeros_like(x) for x in self.case(function, device, dtype, rows, 1, 1, head_dim))
