@@ -12,7 +12,7 @@ namespace flashrnn {
 struct AlternatingBackwardArguments {
   Sizes sizes;
   Weights weights;                    // rows of R^T, of whole chunks
-  States initial, d_last, d_initial;  // d_initial in float32; null: not asked for
+  States initial, d_last, d_initial;  // d_initial: out; null: not asked for
   Masks masks;
   Arrays states, saved;
   Arrays d_states;      // from outside; null: zero

@@ -1,9 +1,10 @@
 // The fused backward pass: one CTA takes one head and one tile of 8 batch rows through all steps, last one first.
 //
-// A warp owns 8 * BLOCKS units and keeps the rows of R^T that lead to them as the a operand of mma. In step t it adds what comes
-// from outside to the gradients of its units' states, takes them through the cell, puts the gate gradients where the product
-// reads them, and receives from all of them the gradient of h of the step before. Transfer warps bring in what forward left and take the gate
-// gradients out. The gradient of R is a product over all steps, made after this kernel; that of b is summed here.
+// A warp owns 8 * BLOCKS units and keeps the rows of R^T that lead to them as the a operand of mma. In step t it adds what
+// comes from outside to the gradients of its units' states, takes them through the cell, puts the gate gradients where the
+// product reads them, and receives from all of them the gradient of h of the step before. Transfer warps bring in what
+// forward left and take the gate gradients out. The gradient of R is a product over all steps, made after this kernel; that
+// of b is summed here.
 //
 // Steps are counted in the order of computation: step i is time T - 1 - i. Step i fills buffer(i + 1) of the exchange with its
 // gate gradients; the ring holds the inputs of steps i + 1 to i + STAGES - 2.
@@ -32,7 +33,7 @@ __host__ __device__ constexpr int rank_of(unsigned set, int i) { return count_bi
 struct BackwardArguments {
   Sizes sizes;
   Weights weights;
-  States initial, d_last, d_initial;  // d_initial in float32; null: not asked for
+  States initial, d_last, d_initial;  // d_initial: out; null: not asked for
   Masks masks;
   Arrays states, saved;
   Arrays d_states;      // from outside; null: zero
@@ -44,9 +45,8 @@ struct BackwardArguments {
   int cut;              // no gradient through R
 };
 
-// Config: T, Cell, D (head_dim, rounded up to 16), BLOCKS, KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE, MASKED, LIMITED (something is clipped or cut),
-// OUTSIDE (a gradient of states is
-// given).
+// Config: T, Cell, D (head_dim, rounded up to 16), BLOCKS, KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE,
+// MASKED, LIMITED (something is clipped or cut), OUTSIDE (a gradient of states is given).
 template <class Config>
 struct BackwardPlan {
   using T = typename Config::T;

@@ -28,8 +28,8 @@ struct ForwardArguments {
   float clip;            // of h; negative: none
 };
 
-// Config: T, Cell, D (head_dim, rounded up to 16), BLOCKS, KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE, MASKED, SAVE, LIMITED (h is
-// clipped).
+// Config: T, Cell, D (head_dim, rounded up to 16), BLOCKS, KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE,
+// MASKED, SAVE, LIMITED (h is clipped).
 template <class Config>
 struct ForwardPlan {
   using T = typename Config::T;
