@@ -248,10 +248,12 @@ def test_derivatives_of_torch_func_name_the_backend_that_has_them() -> None:
 class Recurrent(torch.nn.Module):
     def __init__(self, config: FlashRNNConfig, inputs: Sequence[Tensor]) -> None:
         super().__init__()
-        self.config, self.inputs = config, inputs
+        self.config = config
+        for name, x in zip(("R", "b", "states"), inputs[1:]):
+            self.register_buffer(name, x)
 
     def forward(self, Wx: Tensor) -> Tensor:
-        return flashrnn(Wx, *self.inputs[1:], config=self.config)[0]
+        return flashrnn(Wx, self.R, self.b, self.states, config=self.config)[0]
 
 
 @torchs_own_warnings
