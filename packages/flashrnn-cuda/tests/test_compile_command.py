@@ -78,3 +78,32 @@ def test_an_error_is_a_line_and_a_status(
     assert len(entry_files(cache.wanted_folder())) == 1
     assert run(monkeypatch, "build", "--head-dim", "64", "--arch", "sm_80") == 1
     assert "TORCH_CUDA_ARCH_LIST: expected a list such as" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("number", ["0", "-3", "many"])
+def test_a_head_dim_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: str
+) -> None:
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "build", "--head-dim", number)
+    assert "--head-dim" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("asked")
+def test_what_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    use(Counting(), monkeypatch)
+    words = "build --function lstm --head-dim 64 1000 --backend cuda_fused --arch 9.0a"
+    assert run(monkeypatch, *words.split()) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "sm_90a" in line]
+    assert "head_dim 1000" in line and "backend='cuda'" in line
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_folder_that_cannot_be_made_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    use(Counting(), monkeypatch)
+    (tmp_path / "file").write_text("")
+    assert run(monkeypatch, "build", "--head-dim", "64", "--arch", "8.0", "--output", str(tmp_path / "file" / "out")) == 1
+    assert "error: " in capsys.readouterr().err

@@ -16,7 +16,7 @@ from flashrnn.errors import FlashRNNError
 from .catalogue import TYPES
 from .compile import build, cache
 from .compile.architectures import architectures
-from .selection import kernels_for
+from .selection import kernels_for, left_out
 
 EXAMPLE = "example: python -m flashrnn_cuda build --function lstm gru --head-dim 64 128 --dtype bfloat16"
 
@@ -26,7 +26,7 @@ def main() -> int:
     options = parser().parse_args()
     try:
         return int(options.run(options))
-    except FlashRNNError as error:
+    except (FlashRNNError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     building = commands.add_parser("build", help="compile kernels ahead of time", epilog=EXAMPLE)
     dtypes = [name for name, dtype in DTYPES.items() if dtype in TYPES]
     building.add_argument("--function", nargs="+", choices=sorted(CELLS), default=sorted(CELLS), metavar="NAME")
-    building.add_argument("--head-dim", nargs="+", type=int, required=True, metavar="D")
+    building.add_argument("--head-dim", nargs="+", type=positive, required=True, metavar="D")
     building.add_argument("--dtype", nargs="+", choices=dtypes, default=["bfloat16"], metavar="DTYPE")
     building.add_argument("--backend", nargs="+", choices=["cuda_fused", "cuda"], default=["cuda_fused", "cuda"])
     building.add_argument("--arch", help='as TORCH_CUDA_ARCH_LIST, e.g. "8.0;9.0a"', metavar="LIST")
@@ -49,12 +49,24 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
+def positive(text: str) -> int:
+    """A number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 on, got {number}")
+    return number
+
+
 def run_build(options: argparse.Namespace) -> int:
     """Compile."""
     targets = architectures(options.arch)
     dtypes = [DTYPES[name] for name in options.dtype]
     jobs = {target: kernels_for(options.function, options.head_dim, dtypes, options.backend, target) for target in targets}
     total = sum(map(len, jobs.values()))
+    if "cuda_fused" in options.backend:
+        for target in targets:
+            for reason in left_out(options.function, options.head_dim, dtypes, target):
+                print(f"{target.name}: {reason}", file=sys.stderr)
     with progress_bar(total) as bar:
         compiled = 0
         for target, kernels in jobs.items():

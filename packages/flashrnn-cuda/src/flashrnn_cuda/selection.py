@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Union
 
 import torch
 
@@ -31,6 +32,7 @@ DEVICES = (
 Source: CUDA C++ Programming Guide, technical specifications per compute capability; the vendor's data sheets for the SMs.
 """
 
+DIRECTIONS = ("forward", "backward")
 PIECES = (16, 4)
 """Bytes that rows are moved in where head_dim is even; odd ones in 16 bits need 2."""
 
@@ -76,11 +78,28 @@ def largest_piece(head_dim: int, dtype: torch.dtype) -> int:
     return next((piece for piece in PIECES if head_dim * dtype.itemsize % piece == 0), 2)
 
 
+def left_out(
+    functions: Sequence[str], head_dims: Sequence[int], dtypes: Sequence[torch.dtype], architecture: Architecture
+) -> list[str]:
+    """Why there is no kernel of cuda_fused for some of these, each reason once."""
+    device = device_of(architecture)
+    found = (
+        layout_of(direction, get_cell(function), dtype, head_dim, device)
+        for function, dtype, head_dim, direction in product(functions, dtypes, head_dims, DIRECTIONS)
+    )
+    return list(dict.fromkeys(layout for layout in found if isinstance(layout, str)))
+
+
+def layout_of(direction: str, cell: CellSpec, dtype: torch.dtype, head_dim: int, device: Device) -> Union[Layout, str]:
+    """The layout of a pass of cuda_fused, or why there is none."""
+    return plan(direction, cell, dtype.itemsize, head_dim, moved_states(direction, cell), device)
+
+
 def fused_kernels(cell: CellSpec, dtype: torch.dtype, head_dim: int, device: Device) -> Iterator[Kernel]:
     """Those of cuda_fused."""
     piece = largest_piece(head_dim, dtype)
-    for direction in ("forward", "backward"):
-        layout = plan(direction, cell, dtype.itemsize, head_dim, moved_states(direction, cell), device)
+    for direction in DIRECTIONS:
+        layout = layout_of(direction, cell, dtype, head_dim, device)
         if isinstance(layout, Layout):
             for masked in (False, True):
                 flags = [{"SAVE": save} for save in (False, True)] if direction == "forward" else [{"OUTSIDE": True}]
