@@ -40,23 +40,17 @@ class Device:
 @cache
 def device(index: int) -> Device:
     """The GPU that torch calls cuda:index."""
-    attribute = driver.Attribute
-    handle = driver.device(index)
+    handle, which = driver.device(index), driver.Attribute
     return Device(
         name=driver.name(handle),
-        capability=(handle_attribute(handle, attribute.MAJOR), handle_attribute(handle, attribute.MINOR)),
-        multiprocessors=handle_attribute(handle, attribute.MULTIPROCESSORS),
-        shared_bytes=handle_attribute(handle, attribute.SHARED_BYTES),
-        registers=handle_attribute(handle, attribute.REGISTERS),
-        threads=handle_attribute(handle, attribute.THREADS),
+        capability=(driver.attribute(handle, which.MAJOR), driver.attribute(handle, which.MINOR)),
+        multiprocessors=driver.attribute(handle, which.MULTIPROCESSORS),
+        shared_bytes=driver.attribute(handle, which.SHARED_BYTES),
+        registers=driver.attribute(handle, which.REGISTERS),
+        threads=driver.attribute(handle, which.THREADS),
     )
 
 
 def index_of(device: torch.device) -> int:
     """Which one a CUDA device is; without an index it is the current one."""
     return torch.cuda.current_device() if device.index is None else device.index
-
-
-def handle_attribute(handle: int, attribute: driver.Attribute) -> int:
-    """One number about a device."""
-    return driver.attribute(handle, attribute)
