@@ -96,3 +96,12 @@ def test_a_head_too_large_for_one_sm_names_the_other_backend() -> None:
 def test_on_a_gpu_auto_takes_the_fused_kernel() -> None:
     assert explain(2, 3, 1, 64, "lstm", device="cuda", dtype="bfloat16").backend == "cuda_fused"
     assert explain(2, 3, 1, 768, "lstm", device="cuda", dtype="bfloat16").backend == "cuda"
+
+
+def test_a_gpu_without_an_index_on_a_machine_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_gpu() -> int:
+        raise RuntimeError("No CUDA GPUs are available")
+
+    monkeypatch.setattr(torch.cuda, "current_device", no_gpu)
+    told = explain(2, 3, 1, 64, "lstm", device="cuda", dtype="bfloat16")
+    assert "no usable NVIDIA driver: No CUDA GPUs are available" in str(told.reasons["cuda_fused"])

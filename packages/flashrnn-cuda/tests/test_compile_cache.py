@@ -128,3 +128,13 @@ def test_an_entry_with_more_behind_it_is_built_again(folder: Path, counting: Cou
 
 def test_an_empty_cubin_is_an_entry_like_others() -> None:
     assert entries.unwrap(entries.wrap(b"")) == b"" and entries.unwrap(b"") is None
+
+
+def test_files_of_others_in_the_folder_stay(tmp_path: Path) -> None:
+    names = ("notes.tmp", "their.cubin")
+    for name in names:
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    entries.write(tmp_path, "0" * 64, b"cubin")
+    assert entries.clean(tmp_path) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)

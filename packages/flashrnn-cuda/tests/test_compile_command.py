@@ -107,3 +107,15 @@ def test_a_folder_that_cannot_be_made_is_an_error(
     (tmp_path / "file").write_text("")
     assert run(monkeypatch, "build", "--head-dim", "64", "--arch", "8.0", "--output", str(tmp_path / "file" / "out")) == 1
     assert "error: " in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.filterwarnings("ignore:The kernel cache")
+def test_a_cache_that_keeps_nothing_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    use(Counting(), monkeypatch)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FLASHRNN_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert run(monkeypatch, "build", "--head-dim", "64", "--arch", "8.0") == 1
+    assert "nothing was kept" in capsys.readouterr().err

@@ -155,9 +155,13 @@ def test_a_new_folder_is_written_by_its_owner_only(folder: Path, counting: Count
 # ----------------------------------------------------------------------------------------------------------------- leftovers
 
 
+UNFINISHED = "0123456789abcdef" * 4
+"""How the name of an entry's file begins, finished or not."""
+
+
 def test_what_killed_processes_left_long_ago_is_removed(folder: Path, counting: Counting) -> None:
     folder.mkdir()
-    old, new = folder / "a.tmp", folder / "b.tmp"
+    old, new = folder / f"{UNFINISHED}.a.tmp", folder / f"{UNFINISHED}.b.tmp"
     for path, age in ((old, 25 * 3600), (new, 23 * 3600)):
         path.write_text("half")
         os.utime(path, (time.time() - age,) * 2)
@@ -168,9 +172,10 @@ def test_what_killed_processes_left_long_ago_is_removed(folder: Path, counting: 
 def test_clean_removes_entries_and_leftovers_and_nothing_else(folder: Path, counting: Counting) -> None:
     assert cache.clean() == 0
     load(), load(TINY, (8, 0))
-    (folder / "b.tmp").write_text("half")
-    (folder / "notes.txt").write_text("mine")
+    (folder / f"{UNFINISHED}.b.tmp").write_text("half")
+    for name in ("notes.txt", "notes.tmp"):
+        (folder / name).write_text("mine")
     assert cache.clean() == 2
-    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    assert sorted(path.name for path in folder.iterdir()) == ["notes.tmp", "notes.txt"]
     load()
     assert len(counting.jobs) == 3

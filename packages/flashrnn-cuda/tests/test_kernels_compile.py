@@ -109,3 +109,18 @@ def test_ahead_of_time_are_the_kernels_of_a_training_run() -> None:
     assert len(set(one)) == len(one)
     more = kernels_for(["lstm", "gru"], [64, 128], [torch.bfloat16], ["cuda_fused", "cuda"], target)
     assert set(one) < set(more)
+
+
+@pytest.mark.parametrize("save", [False, True])
+@pytest.mark.parametrize("function", CELLS)
+def test_what_a_call_asks_for_is_what_was_built(function: str, save: bool) -> None:
+    """The order in which the flags are given makes no other kernel."""
+    (target,), cell = parse("9.0a"), get_cell(function)
+    built = set(kernels_for([function], [64], [torch.bfloat16], ["cuda_fused"], target))
+    for direction, flags in (
+        ("forward", {"MASKED": False, "SAVE": save, "LIMITED": False}),
+        ("backward", {"MASKED": True, "LIMITED": False, "OUTSIDE": save}),
+    ):
+        layout = plan(direction, cell, 2, 64, moved_states(direction, cell), device_of(target))
+        assert isinstance(layout, Layout)
+        assert catalogue.fused(direction, cell, torch.bfloat16, layout, 16, **flags) in built

@@ -72,6 +72,8 @@ def run_build(options: argparse.Namespace) -> int:
         for target, kernels in jobs.items():
             compiled += build(kernels, [target], options.output, lambda kernel: bar.update())
     where = options.output or cache.wanted_folder()
+    if cache.fallback:
+        raise OSError(f"{where} cannot be written: nothing was kept")
     print(f"{total} kernels for {', '.join(target.name for target in targets)} in {where}, {compiled} of them compiled now")
     return 0
 

@@ -48,7 +48,7 @@ class Tile:
 
 
 def tile(direction: str, cell: CellSpec, batch_size: int) -> Tile:
-    """The tile of one pass: as many batch rows as there are, up to 64, for R is read once for all of them."""
+    """The tile of one pass: as many batch rows as there are, up to 32, for R is read once for all of them."""
     recurrent = len(cell.recurrent_gates) if direction == "forward" else 1
     blocks = 2 if recurrent == 1 else 1  # two rows of gates, or of units, fill a tile of 16
     columns = 1

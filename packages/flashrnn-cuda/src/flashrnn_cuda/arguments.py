@@ -1,6 +1,7 @@
 """What kernels are given by value, packed as the structs in kernels/ lay it out.
 
-The functions give the fields of one struct, in order; FORWARD, BACKWARD, ... are the formats of the whole arguments.
+The functions give the fields of one struct, in order; FORWARD, BACKWARD, ... are the formats of the whole arguments,
+padded at the end ("0P") as structs are.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ Fields = tuple[float, ...]
 
 SIZES, WEIGHTS, STATES, MASKS, ARRAYS = "4i", "P3qP2q", "P4q", "PP3q", "P4q"
 LOOP = SIZES + WEIGHTS + STATES
-FORWARD = Struct(LOOP + STATES + MASKS + 3 * ARRAYS + "f")
-BACKWARD = Struct(LOOP + 2 * STATES + MASKS + 5 * ARRAYS + "Pffi")
-ALTERNATING_FORWARD = Struct(LOOP + STATES + MASKS + 3 * ARRAYS + "PPPqf")
-ALTERNATING_BACKWARD = Struct(LOOP + 2 * STATES + MASKS + 5 * ARRAYS + "PPPqffi")
-WEIGHT_GRADIENT = Struct(SIZES + STATES + MASKS + 3 * ARRAYS + "Piii")
-SUMS = Struct(2 * "PPqqq")
-REPLAY = Struct(LOOP + MASKS + 3 * ARRAYS + "f")
+FORWARD = Struct(LOOP + STATES + MASKS + 3 * ARRAYS + "f" + "0P")
+BACKWARD = Struct(LOOP + 2 * STATES + MASKS + 5 * ARRAYS + "Pffi" + "0P")
+ALTERNATING_FORWARD = Struct(LOOP + STATES + MASKS + 3 * ARRAYS + "PPPqf" + "0P")
+ALTERNATING_BACKWARD = Struct(LOOP + 2 * STATES + MASKS + 5 * ARRAYS + "PPPqffi" + "0P")
+WEIGHT_GRADIENT = Struct(SIZES + STATES + MASKS + 3 * ARRAYS + "Piii" + "0P")
+SUMS = Struct(2 * "PPqqq" + "0P")
+REPLAY = Struct(LOOP + MASKS + 3 * ARRAYS + "f" + "0P")
 
 NONE = -1.0
 """No clipping."""

@@ -9,7 +9,6 @@ import torch
 from flashrnn.errors import FlashRNNError
 from flashrnn.problem import Problem
 
-from . import driver
 from .catalogue import TYPES, has_cell
 from .compile.architectures import architecture_for
 from .compile.compiler import why_not as why_no_compiler
@@ -28,14 +27,14 @@ def why_not_cuda(backend: str, problem: Problem) -> Optional[str]:
         return f"{backend} computes in float32, float16 or bfloat16, not in {problem.dtype}; backend='vanilla' does."
     if not has_cell(problem.config.function):
         return f"{backend} has no CUDA code for function {problem.config.function!r}; backend='vanilla_fwbw' computes it."
-    return why_no_device(backend, index_of(problem.device)) or why_no_compiler()
+    return why_no_device(backend, problem.device) or why_no_compiler()
 
 
-def why_no_device(backend: str, index: int) -> Optional[str]:
+def why_no_device(backend: str, asked: torch.device) -> Optional[str]:
     """None if the GPU is new enough and the driver answers."""
     try:
-        found = device(index)
-    except (OSError, driver.DriverError) as error:
+        found = device(index_of(asked))
+    except (AssertionError, AttributeError, OSError, RuntimeError) as error:  # torch's, ctypes' and the driver's own
         return f"{backend} found no usable NVIDIA driver: {error}."
     if found.capability < OLDEST:
         have = ".".join(map(str, found.capability))

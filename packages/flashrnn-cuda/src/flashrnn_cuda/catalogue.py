@@ -135,7 +135,7 @@ def config(cell: CellSpec, dtype: torch.dtype, numbers: dict[str, int], flags: d
         f"  using T = {TYPES[dtype]};",
         f"  using Cell = {cell.name.capitalize()}<Math<T>>;",
         *(f"  static constexpr int {name} = {value};" for name, value in numbers.items()),
-        *(f"  static constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()),
+        *(f"  static constexpr bool {name} = {str(value).lower()};" for name, value in sorted(flags.items())),
         "};",
         "",
     ]

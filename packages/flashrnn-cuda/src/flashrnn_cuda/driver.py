@@ -7,6 +7,7 @@ A binding package would do, but none serves every supported Python (3.9) and cos
 from __future__ import annotations
 
 import ctypes
+import os
 from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_void_p
 from enum import IntEnum
 from functools import cache
@@ -58,7 +59,7 @@ def library() -> ctypes.CDLL:
     Raises:
         OSError: there is no driver on this machine.
     """
-    for name in ("libcuda.so.1", "nvcuda.dll"):
+    for name in ("nvcuda.dll",) if os.name == "nt" else ("libcuda.so.1",):
         try:
             found = ctypes.CDLL(name)
             break

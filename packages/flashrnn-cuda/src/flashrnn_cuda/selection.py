@@ -102,7 +102,8 @@ def fused_kernels(cell: CellSpec, dtype: torch.dtype, head_dim: int, device: Dev
         layout = layout_of(direction, cell, dtype, head_dim, device)
         if isinstance(layout, Layout):
             for masked in (False, True):
-                flags = [{"SAVE": save} for save in (False, True)] if direction == "forward" else [{"OUTSIDE": True}]
+                name = "SAVE" if direction == "forward" else "OUTSIDE"
+                flags = [{name: value} for value in (False, True)]
                 for flag in flags:
                     yield catalogue.fused(direction, cell, dtype, layout, piece, MASKED=masked, LIMITED=False, **flag)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 import time
 from contextlib import suppress
@@ -57,16 +58,21 @@ def unwrap(data: bytes) -> Optional[bytes]:
 
 def remove_leftovers(folder: Path, age: float) -> None:
     """Remove unfinished files that are older than so many seconds."""
-    for path in folder.glob("*.tmp"):
+    for path in ours(folder, "tmp"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime >= age:
                 path.unlink()
 
 
+def ours(folder: Path, ending: str) -> list[Path]:
+    """The files with this ending that write() made, or began: others may keep theirs in the same folder."""
+    return [path for path in folder.glob(f"*.{ending}") if re.match(r"[0-9a-f]{64}\.", path.name)]
+
+
 def clean(folder: Path) -> int:
     """Remove all entries and what is left of unfinished ones; returns how many entries there were."""
     remove_leftovers(folder, age=float("-inf"))
-    found = list(folder.glob("*.cubin"))
+    found = ours(folder, "cubin")
     for path in found:
         path.unlink(missing_ok=True)
     return len(found)
