@@ -10,11 +10,9 @@ from flashrnn.errors import FlashRNNError
 from flashrnn.problem import Problem
 
 from .catalogue import TYPES, has_cell
-from .compile.architectures import architecture_for
+from .compile.architectures import OLDEST, architecture_for
 from .compile.compiler import why_not as why_no_compiler
 from .device import device, index_of
-
-OLDEST = (8, 0)
 
 
 def why_not_cuda(backend: str, problem: Problem) -> Optional[str]:

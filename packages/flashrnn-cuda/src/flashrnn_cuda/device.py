@@ -20,8 +20,6 @@ class Device:
         multiprocessors: SMs.
         shared_bytes: the most shared memory one CTA can have.
         registers: 32-bit registers of an SM.
-        threads: the most threads of an SM.
-        clusters: whether CTAs can form clusters (sm_90 and newer).
     """
 
     name: str
@@ -29,12 +27,6 @@ class Device:
     multiprocessors: int
     shared_bytes: int
     registers: int = 65536
-    threads: int = 2048
-
-    @property
-    def clusters(self) -> bool:
-        """Whether CTAs can form clusters."""
-        return self.capability >= (9, 0)
 
 
 @cache
@@ -47,7 +39,6 @@ def device(index: int) -> Device:
         multiprocessors=driver.attribute(handle, which.MULTIPROCESSORS),
         shared_bytes=driver.attribute(handle, which.SHARED_BYTES),
         registers=driver.attribute(handle, which.REGISTERS),
-        threads=driver.attribute(handle, which.THREADS),
     )
 
 

@@ -25,7 +25,6 @@ class Attribute(IntEnum):
 
     REGISTERS = 82
     MULTIPROCESSORS = 16
-    THREADS = 39
     MAJOR = 75
     MINOR = 76
     SHARED_BYTES = 97

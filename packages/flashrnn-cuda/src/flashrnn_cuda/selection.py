@@ -19,15 +19,15 @@ from .plan import Layout, moved_states, plan
 
 DEVICES = (
     Device("A100", (8, 0), 108, 163 * 1024),
-    Device("RTX 3090", (8, 6), 82, 99 * 1024, threads=1536),
-    Device("Jetson Orin", (8, 7), 16, 163 * 1024, threads=1536),
-    Device("RTX 4090", (8, 9), 128, 99 * 1024, threads=1536),
+    Device("RTX 3090", (8, 6), 82, 99 * 1024),
+    Device("Jetson Orin", (8, 7), 16, 163 * 1024),
+    Device("RTX 4090", (8, 9), 128, 99 * 1024),
     Device("H200", (9, 0), 132, 227 * 1024),
     Device("B200", (10, 0), 148, 227 * 1024),
     Device("B300", (10, 3), 148, 227 * 1024),
-    Device("RTX 5090", (12, 0), 170, 99 * 1024, threads=1536),
+    Device("RTX 5090", (12, 0), 170, 99 * 1024),
 )
-"""What is to be planned for is known by compute capability: shared memory, registers and threads go with it.
+"""What is to be planned for is known by compute capability: shared memory and registers go with it.
 
 Source: CUDA C++ Programming Guide, technical specifications per compute capability; the vendor's data sheets for the SMs.
 """

@@ -13,10 +13,6 @@ struct f16 {
   unsigned short bits;
 };
 
-// How many elements one 32-bit word holds.
-template <class T>
-constexpr int PER_WORD = 4 / int(sizeof(T));
-
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(double x) { return float(x); }
 __device__ __forceinline__ float to_float(bf16 x) { return __uint_as_float(uint(x.bits) << 16); }
@@ -41,12 +37,6 @@ __device__ __forceinline__ f16 from_float<f16>(float x) {
   f16 y;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
   return y;
-}
-
-// x as it would be after a store and a load.
-template <class T>
-__device__ __forceinline__ float rounded(float x) {
-  return to_float(from_float<T>(x));
 }
 
 // A word of two 16-bit elements; `first` is the one at the lower address.
