@@ -6,16 +6,15 @@ import pytest
 
 from flashrnn.cells import CELLS, get_cell
 from flashrnn_cuda.device import Device
-from flashrnn_cuda.plan import Layout, moved_states, plan
+from flashrnn_cuda.plan import Layout, Pass, layouts, plan
 from flashrnn_cuda.selection import DEVICES
 
 BY_NAME = {device.name: device for device in DEVICES}
 DIRECTIONS = ("forward", "backward")
 
 
-def layouts(function: str, item_bytes: int, head_dim: int, device: Device) -> list[object]:
-    cell = get_cell(function)
-    return [plan(d, cell, item_bytes, head_dim, moved_states(d, cell), device) for d in DIRECTIONS]
+def passes(function: str, item_bytes: int, head_dim: int, groups: int = 24) -> list[Pass]:
+    return [Pass(direction, get_cell(function), item_bytes, head_dim, groups) for direction in DIRECTIONS]
 
 
 @pytest.mark.parametrize(
@@ -32,31 +31,60 @@ def layouts(function: str, item_bytes: int, head_dim: int, device: Device) -> li
     ],
 )
 def test_fits_one_sm(device: str, function: str, item_bytes: int, head_dim: int) -> None:
-    for found in layouts(function, item_bytes, head_dim, BY_NAME[device]):
-        assert isinstance(found, Layout), found
+    for wanted in passes(function, item_bytes, head_dim):
+        assert isinstance(plan(wanted, BY_NAME[device], ctas=1), Layout)
+
+
+@pytest.mark.parametrize(
+    ("device", "function", "item_bytes", "head_dim"),
+    [
+        *(("H200", function, 2, 512) for function in CELLS),
+        *(("H200", function, 4, 256) for function in CELLS),
+        *(("B200", function, 2, 512) for function in CELLS),
+        *(("RTX 5090", function, 2, 128) for function in CELLS),
+    ],
+)
+def test_fits_a_cluster(device: str, function: str, item_bytes: int, head_dim: int) -> None:
+    for wanted in passes(function, item_bytes, head_dim):
+        assert isinstance(plan(wanted, BY_NAME[device]), Layout)
+
+
+@pytest.mark.parametrize(("head_dim", "groups", "ctas"), [(64, 24, 1), (128, 12, 4), (256, 6, 8), (512, 2, 16), (128, 1000, 1)])
+def test_takes_the_fastest_on_an_h200(head_dim: int, groups: int, ctas: int) -> None:
+    """As measured: benchmarks/LOG.md."""
+    found = plan(passes("lstm", 2, head_dim, groups)[0], BY_NAME["H200"])
+    assert isinstance(found, Layout) and found.ctas == ctas
+
+
+def test_an_older_device_has_no_clusters() -> None:
+    assert {layout.exchange for wanted in passes("lstm", 2, 64) for layout in layouts(wanted, BY_NAME["A100"])} == {"local"}
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
 @pytest.mark.parametrize("item_bytes", [2, 4])
 @pytest.mark.parametrize("function", CELLS)
 def test_keeps_within_the_device(function: str, item_bytes: int, device: Device) -> None:
-    for head_dim in range(1, 260, 7):
-        for found in layouts(function, item_bytes, head_dim, device):
-            if isinstance(found, Layout):
-                assert found.exchange == "local"
+    for head_dim in range(1, 800, 19):
+        for wanted in passes(function, item_bytes, head_dim):
+            for found in layouts(wanted, device):
+                assert found.ctas <= device.cluster_ctas
                 assert found.shared_bytes <= device.shared_bytes
                 assert found.threads <= 1024 and found.threads % 32 == 0
-                assert head_dim <= found.D < head_dim + 16 and found.D % 16 == 0
-                assert found.D % (8 * found.blocks) == 0
+                assert head_dim <= found.D < head_dim + max(16, 8 * found.blocks * found.ctas)
+                assert found.D % (8 * found.blocks * found.ctas) == 0 and found.D % 16 == 0
                 assert found.kept >= 0 and found.stages >= 3
-            else:
-                assert f"head_dim {head_dim}" in str(found)
-                assert function in str(found)
-                assert device.name in str(found)
-                assert "backend='cuda'" in str(found)
+            chosen = plan(wanted, device)
+            if isinstance(chosen, str):
+                assert f"head_dim {head_dim}" in chosen
+                assert function in chosen
+                assert device.name in chosen
+                assert "backend='cuda'" in chosen
 
 
-def test_is_a_function_of_head_dim_alone() -> None:
-    """Neither B nor T nor NH can be asked for, so none of them builds another kernel."""
-    cell, device = get_cell("lstm"), BY_NAME["H200"]
-    assert plan("forward", cell, 2, 64, 2, device) == plan("forward", cell, 2, 60, 2, device)
+@pytest.mark.parametrize("head_dim", [64, 128, 256, 512])
+def test_batches_that_the_device_takes_at_once_have_one_plan(head_dim: int) -> None:
+    """No batch size builds another kernel, before there are more tiles than the device has room for."""
+    room = {64: 132, 128: 30, 256: 15, 512: 7}[head_dim]
+    found = {plan(passes("lstm", 2, head_dim, groups)[0], BY_NAME["H200"]) for groups in range(1, room + 1)}
+    assert len(found) == 1
+    assert found == {plan(passes("lstm", 2, head_dim - 2, 1)[0], BY_NAME["H200"])}

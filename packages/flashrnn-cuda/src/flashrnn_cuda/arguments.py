@@ -18,7 +18,7 @@ from flashrnn.problem import Inputs, Problem
 
 Fields = tuple[float, ...]
 
-SIZES, WEIGHTS, STATES, MASKS, ARRAYS = "4i", "P3qP2q", "P4q", "PP3q", "P4q"
+SIZES, WEIGHTS, STATES, MASKS, ARRAYS = "4i", "P4qP2q", "P4q", "PP3q", "P4q"
 LOOP = SIZES + WEIGHTS + STATES
 FORWARD = Struct(LOOP + STATES + MASKS + 3 * ARRAYS + "f" + "0P")
 BACKWARD = Struct(LOOP + 2 * STATES + MASKS + 5 * ARRAYS + "Pffi" + "0P")
@@ -53,9 +53,9 @@ def arrays(x: Optional[Tensor]) -> Fields:
 
 
 def weights(R: Tensor, b: Tensor) -> Fields:
-    """R [gate, head, unit, row], strides in bytes, and b [gate, head, unit], strides in elements."""
-    size, (gate, head, unit, _), (b_gate, b_head, _) = R.element_size(), R.stride(), b.stride()
-    return R.data_ptr(), gate * size, head * size, unit * size, b.data_ptr(), b_gate, b_head
+    """R [gate, head, out, in], strides in bytes, and b [gate, head, unit], strides in elements."""
+    size, (b_gate, b_head, _) = R.element_size(), b.stride()
+    return R.data_ptr(), *(stride * size for stride in R.stride()), b.data_ptr(), b_gate, b_head
 
 
 def states(x: Optional[Tensor]) -> Fields:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -40,17 +41,25 @@ def fused(direction: str, cell: CellSpec, dtype: torch.dtype, layout: Layout, pi
         "STAGES": layout.stages,
         "PIECE": piece,
     }
+    cluster = "" if layout.exchange == "local" else f"__cluster_dims__({layout.ctas}, 1, 1) "
     text = f"""#include "fused/{direction}.cuh"
-{config(cell, dtype, numbers, flags)}
+#include "exchange/{layout.exchange}.cuh"
+{config(cell, dtype, numbers, flags, [f"using Exchange = {exchange(layout)};"])}
 static_assert({plan}::THREADS == {layout.threads}, "plan.py counts other threads");
 static_assert({plan}::SHARED_BYTES <= {layout.shared_bytes}, "plan.py counts less shared memory");
 
-extern "C" __global__ __launch_bounds__({layout.threads}, 1) void fused_{direction}_kernel(
+extern "C" __global__ {cluster}__launch_bounds__({layout.threads}, 1) void fused_{direction}_kernel(
     const __grid_constant__ {direction.title()}Arguments arguments) {{
   fused_{direction}<Config>(arguments);
 }}
 """
-    return Kernel(f"{title('fused', direction, cell, dtype)} D={layout.D}", f"fused_{direction}_kernel", text)
+    name = f"{title('fused', direction, cell, dtype)} D={layout.D}" + (f" on {layout.ctas} SMs" if cluster else "")
+    return Kernel(name, f"fused_{direction}_kernel", text)
+
+
+def exchange(layout: Layout) -> str:
+    """The exchange of a layout in CUDA."""
+    return "Local" if layout.exchange == "local" else f"Cluster<{layout.ctas}>"
 
 
 @cache
@@ -124,7 +133,9 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).replace("torch.", "")
 
 
-def config(cell: CellSpec, dtype: torch.dtype, numbers: dict[str, int], flags: dict[str, bool]) -> str:
+def config(
+    cell: CellSpec, dtype: torch.dtype, numbers: dict[str, int], flags: dict[str, bool], more: Sequence[str] = ()
+) -> str:
     """The struct that instantiates a kernel."""
     lines = [
         f'#include "cells/{cell.name}.cuh"',
@@ -136,6 +147,7 @@ def config(cell: CellSpec, dtype: torch.dtype, numbers: dict[str, int], flags: d
         f"  using Cell = {cell.name.capitalize()}<Math<T>>;",
         *(f"  static constexpr int {name} = {value};" for name, value in numbers.items()),
         *(f"  static constexpr bool {name} = {str(value).lower()};" for name, value in sorted(flags.items())),
+        *(f"  {line}" for line in more),
         "};",
         "",
     ]

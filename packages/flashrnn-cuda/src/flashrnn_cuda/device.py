@@ -10,6 +10,11 @@ import torch
 from . import driver
 
 
+CLUSTER_CTAS = {9: 16, 10: 16, 11: 8, 12: 8}
+"""By the major number of the compute capability. Source: CUDA C++ Programming Guide, thread block clusters; 16 is the
+non-portable size."""
+
+
 @dataclass(frozen=True)
 class Device:
     """A GPU.
@@ -27,6 +32,11 @@ class Device:
     multiprocessors: int
     shared_bytes: int
     registers: int = 65536
+
+    @property
+    def cluster_ctas(self) -> int:
+        """The most CTAs of a cluster; 1: there are no clusters."""
+        return CLUSTER_CTAS.get(self.capability[0], 1)
 
 
 @cache

@@ -30,7 +30,8 @@ class Attribute(IntEnum):
     SHARED_BYTES = 97
 
 
-MAX_DYNAMIC_SHARED_BYTES = 8  # CUfunction_attribute
+MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER_SIZE = 8, 14  # CUfunction_attribute
+PORTABLE_CLUSTER_SIZE = 8
 INVALID_CONTEXT = 201  # CUresult
 
 SIGNATURES = {
@@ -105,7 +106,7 @@ def attribute(handle: int, which: Attribute) -> int:
 class Function:
     """A kernel, loaded into the context torch uses on one device."""
 
-    def __init__(self, cubin: bytes, entry: str, index: int, shared_bytes: int) -> None:
+    def __init__(self, cubin: bytes, entry: str, index: int, shared_bytes: int, cluster: int = 1) -> None:
         self.index, self.shared_bytes = index, shared_bytes
         make_current(index)
         self.module, self.handle = c_void_p(), c_void_p()
@@ -113,6 +114,8 @@ class Function:
         check(library().cuModuleGetFunction(byref(self.handle), self.module, entry.encode()))
         if shared_bytes:
             check(library().cuFuncSetAttribute(self.handle, MAX_DYNAMIC_SHARED_BYTES, shared_bytes))
+        if cluster > PORTABLE_CLUSTER_SIZE:
+            check(library().cuFuncSetAttribute(self.handle, NON_PORTABLE_CLUSTER_SIZE, 1))
 
     def launch(self, grid: tuple[int, ...], threads: int, arguments: bytes, cooperative: bool = False) -> None:
         """Launch a grid of CTAs of `threads` on torch's current stream of the device; the arguments are passed by value."""

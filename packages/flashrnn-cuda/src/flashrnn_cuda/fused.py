@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import torch
 from torch import Tensor
@@ -19,21 +21,35 @@ from .compile.kernel import Kernel
 from .device import device, index_of
 from .gradients import fill_sums, gate_gradients, gates_first, gradient_limits, weight_gradient_parts
 from .launch import function
-from .operands import backward_rows, forward_rows
-from .plan import ROWS, Layout, moved_states, plan
+from .plan import Layout, Pass, plan, tiles_of
 from .recompute import activations_first, recompute_saved
 
 
 @lru_cache(maxsize=1024)
 def layout_of(problem: Problem, direction: str) -> Union[Layout, str]:
     """The layout of one pass of a problem, or why there is none."""
-    cell = problem.cell
-    moved = moved_states(direction, cell)
-    return plan(direction, cell, problem.dtype.itemsize, problem.head_dim, moved, device(index_of(problem.device)))
+    groups = problem.num_heads * tiles_of(problem.batch_size)
+    wanted = Pass(direction, problem.cell, problem.dtype.itemsize, problem.head_dim, groups)
+    return plan(wanted, device(index_of(problem.device)), **_forced)
+
+
+_forced: dict[str, Any] = {}
+
+
+@contextmanager
+def forced(exchange: Optional[str] = None, ctas: Optional[int] = None) -> Iterator[None]:
+    """Plan for no other exchange and number of CTAs, on all threads: for tests and measurements."""
+    _forced.update(exchange=exchange, ctas=ctas)
+    layout_of.cache_clear()
+    try:
+        yield
+    finally:
+        _forced.clear()
+        layout_of.cache_clear()
 
 
 class CudaFused(Backend):
-    """`cuda_fused`: NVIDIA GPUs from compute capability 8.0, float32, float16 and bfloat16, head_dim that fits one SM."""
+    """`cuda_fused`: NVIDIA GPUs from compute capability 8.0, float32, float16 and bfloat16, head_dim that fits the chip."""
 
     name = "cuda_fused"
     priority = 30
@@ -54,7 +70,6 @@ class CudaFused(Backend):
         """One launch; see kernels/fused/forward.cuh."""
         assert inputs.Wx is not None
         layout = settled(layout_of(problem, "forward"))
-        R = forward_rows(inputs.R, layout.D)
         Wx, saved = gates_first(inputs.Wx), activations_first(outputs.saved)
         kernel = fused(
             "forward",
@@ -69,7 +84,7 @@ class CudaFused(Backend):
         arguments = pack.pack(
             pack.FORWARD,
             pack.sizes(problem),
-            pack.weights(R, inputs.b),
+            pack.weights(inputs.R, inputs.b),
             pack.states(inputs.states),
             pack.states(outputs.last_states),
             pack.masks(inputs),
@@ -89,7 +104,6 @@ class CudaFused(Backend):
         saved = activations_first(outputs.saved if outputs.saved is not None else recompute_saved(problem, inputs, outputs))
         d_gates = gate_gradients(problem, into, all_needed=into.R is not None)
         d_bias = bias_gradient(problem) if into.b is not None else None
-        R = backward_rows(inputs.R, layout.D)
         kernel = fused(
             "backward",
             cell,
@@ -103,7 +117,7 @@ class CudaFused(Backend):
         arguments = pack.pack(
             pack.BACKWARD,
             pack.sizes(problem),
-            pack.weights(R, inputs.b),
+            pack.weights(inputs.R, inputs.b),
             pack.states(inputs.states),
             pack.states(grads.last_states),
             pack.states(into.states),
@@ -134,15 +148,14 @@ def settled(layout: Union[Layout, str]) -> Layout:
 
 
 def launch(problem: Problem, kernel: Kernel, layout: Layout, arguments: bytes) -> None:
-    """One CTA for each head and tile of batch rows."""
-    grid = problem.num_heads * -(-problem.batch_size // ROWS)
-    function(kernel, index_of(problem.device), layout.shared_bytes).launch((grid,), layout.threads, arguments)
+    """As many CTAs as the layout has, for each head and tile of batch rows."""
+    grid = problem.num_heads * tiles_of(problem.batch_size) * layout.ctas
+    function(kernel, index_of(problem.device), layout.shared_bytes, layout.ctas).launch((grid,), layout.threads, arguments)
 
 
 def bias_gradient(problem: Problem) -> Tensor:
     """The gradient of b by tile of batch rows, to be summed: [tiles, NB, NH, D] float32."""
-    tiles = -(-problem.batch_size // ROWS)
-    shape = (tiles, len(problem.cell.bias_gates), problem.num_heads, problem.head_dim)
+    shape = (tiles_of(problem.batch_size), len(problem.cell.bias_gates), problem.num_heads, problem.head_dim)
     return torch.empty(shape, dtype=torch.float32, device=problem.device)
 
 

@@ -1,4 +1,4 @@
-"""R as the rows of words that kernels read: padded to the kernel's D, and turned for the way back."""
+"""R as the rows that the alternating kernels read: padded to whole chunks, and turned for the way back; and h before each step."""
 
 from __future__ import annotations
 
@@ -8,23 +8,8 @@ from torch.nn.functional import pad
 
 from flashrnn.problem import Inputs, Problem
 
-WORD, CHUNK, ALIGNMENT = 4, 64, 16
+CHUNK, ALIGNMENT = 64, 16
 """In bytes: what kernels read R in."""
-
-
-def forward_rows(R: Tensor, D: int) -> Tensor:
-    """R [NR, NH, out, in] with rows [in] of D elements and D rows a gate; itself where it already is so."""
-    missing = D - R.shape[-1]
-    if missing:
-        return pad(R, (0, missing, 0, missing))
-    whole_words = all(stride * R.element_size() % WORD == 0 for stride in R.stride()[:-1])
-    return R if whole_words and R.stride(-1) == 1 and R.data_ptr() % WORD == 0 else R.contiguous()
-
-
-def backward_rows(R: Tensor, D: int) -> Tensor:
-    """R^T as [1, NH, in, NR * D]: for each unit that h enters, what leads from it to all recurrent gates."""
-    missing = D - R.shape[-1]
-    return turned(pad(R, (0, missing, 0, missing)) if missing else R)
 
 
 def turned(R: Tensor) -> Tensor:

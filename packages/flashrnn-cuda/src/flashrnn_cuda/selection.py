@@ -15,7 +15,7 @@ from . import alternating, catalogue
 from .compile.architectures import Architecture
 from .compile.kernel import Kernel
 from .device import Device
-from .plan import Layout, moved_states, plan
+from .plan import Layout, Pass, plan
 
 DEVICES = (
     Device("A100", (8, 0), 108, 163 * 1024),
@@ -33,6 +33,9 @@ Source: CUDA C++ Programming Guide, technical specifications per compute capabil
 """
 
 DIRECTIONS = ("forward", "backward")
+GROUPS = (1, 4, 8, 16, 24, 32, 64, 128, 256, 512, 1024)
+"""Heads times tiles of batch rows, on which the plan depends where they are more than the device takes at once."""
+
 PIECES = (16, 4)
 """Bytes that rows are moved in where head_dim is even; odd ones in 16 bits need 2."""
 
@@ -84,28 +87,32 @@ def left_out(
     """Why there is no kernel of cuda_fused for some of these, each reason once."""
     device = device_of(architecture)
     found = (
-        layout_of(direction, get_cell(function), dtype, head_dim, device)
+        layout
         for function, dtype, head_dim, direction in product(functions, dtypes, head_dims, DIRECTIONS)
+        for layout in layouts_of(direction, get_cell(function), dtype, head_dim, device)
     )
     return list(dict.fromkeys(layout for layout in found if isinstance(layout, str)))
 
 
-def layout_of(direction: str, cell: CellSpec, dtype: torch.dtype, head_dim: int, device: Device) -> Union[Layout, str]:
-    """The layout of a pass of cuda_fused, or why there is none."""
-    return plan(direction, cell, dtype.itemsize, head_dim, moved_states(direction, cell), device)
+def layouts_of(
+    direction: str, cell: CellSpec, dtype: torch.dtype, head_dim: int, device: Device
+) -> list[Union[Layout, str]]:
+    """The layouts of a pass of cuda_fused for any batch size and number of heads, or why there is none."""
+    passes = (Pass(direction, cell, dtype.itemsize, head_dim, groups) for groups in GROUPS)
+    return list(dict.fromkeys(plan(wanted, device) for wanted in passes))
 
 
 def fused_kernels(cell: CellSpec, dtype: torch.dtype, head_dim: int, device: Device) -> Iterator[Kernel]:
     """Those of cuda_fused."""
     piece = largest_piece(head_dim, dtype)
     for direction in DIRECTIONS:
-        layout = layout_of(direction, cell, dtype, head_dim, device)
-        if isinstance(layout, Layout):
-            for masked in (False, True):
-                name = "SAVE" if direction == "forward" else "OUTSIDE"
-                flags = [{name: value} for value in (False, True)]
-                for flag in flags:
-                    yield catalogue.fused(direction, cell, dtype, layout, piece, MASKED=masked, LIMITED=False, **flag)
+        name = "SAVE" if direction == "forward" else "OUTSIDE"
+        for layout, masked, value in product(
+            layouts_of(direction, cell, dtype, head_dim, device), (False, True), (False, True)
+        ):
+            if isinstance(layout, Layout):
+                flags = {"MASKED": masked, "LIMITED": False, name: value}
+                yield catalogue.fused(direction, cell, dtype, layout, piece, **flags)
 
 
 def alternating_kernels(cell: CellSpec, dtype: torch.dtype) -> Iterator[Kernel]:

@@ -77,7 +77,7 @@ struct AlternatingBackward {
         int(args.handed_bytes / CHUNK),
         [&](int q) -> const char* {
           const int d = item.first_unit + q * 8 + r;
-          return q < BLOCKS && d < sizes.head_dim ? reinterpret_cast<const char*>(args.weights.row(0, item.head, d)) : nullptr;
+          return q < BLOCKS && d < sizes.head_dim ? args.weights.at(0, item.head, d, 0) : nullptr;
         },
         [&](int c) {
           const int b = item.first_row + 8 * c + r;

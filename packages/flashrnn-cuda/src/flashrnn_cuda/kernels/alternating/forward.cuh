@@ -80,7 +80,7 @@ struct AlternatingForward {
         [&](int q) -> const char* {
           const int d = item.first_unit + q % BLOCKS * 8 + r;
           if (q / BLOCKS >= RECURRENT || d >= sizes.head_dim) return nullptr;
-          return reinterpret_cast<const char*>(args.weights.row(q / BLOCKS, item.head, d));
+          return args.weights.at(q / BLOCKS, item.head, d, 0);
         },
         [&](int c) {
           const int b = item.first_row + 8 * c + r;

@@ -9,19 +9,32 @@ struct Sizes {
   int batch, time, heads, head_dim;
 };
 
-// The rows of R that make a gate of a unit (forward), or of R^T that lead to a unit (backward: one "gate", rows as long as
-// all recurrent gates together): whole words, padded with zeros to the kernel's D; strides in bytes.
-// b [gate, head, unit]; strides in elements, the last axis contiguous.
+// R [gate, head, out, in]; strides in bytes. b [gate, head, unit]; strides in elements, the last axis contiguous.
 struct Weights {
   const char* R;
-  int64 R_gate, R_head, R_unit;
+  int64 R_gate, R_head, R_out, R_in;
   const void* b;
   int64 b_gate, b_head;
 
-  __device__ __forceinline__ const uint* row(int gate, int head, int unit) const {
-    return reinterpret_cast<const uint*>(R + gate * R_gate + head * R_head + unit * R_unit);
+  __device__ __forceinline__ const char* at(int gate, int head, int out, int in) const {
+    return R + gate * R_gate + head * R_head + out * R_out + in * R_in;
   }
 };
+
+// A 32-bit word of R from (out, in) on, along the row or, turned, down the column; zeros beyond head_dim.
+template <class T, bool TURNED>
+__device__ __forceinline__ uint load_word(const Weights& w, int head_dim, int gate, int head, int out, int in) {
+  const char* from = w.at(gate, head, out, in);
+  const int along = TURNED ? out : in, across = TURNED ? in : out;
+  if (across >= head_dim || along >= head_dim) return 0;
+  if constexpr (sizeof(T) == 4) {
+    return *reinterpret_cast<const uint*>(from);
+  } else {
+    const uint first = *reinterpret_cast<const unsigned short*>(from);
+    if (along + 1 >= head_dim) return first;
+    return first | uint(*reinterpret_cast<const unsigned short*>(from + (TURNED ? w.R_out : w.R_in))) << 16;
+  }
+}
 
 // b[gate, head, unit]; 0 for a gate without a bias and beyond head_dim.
 template <class T>

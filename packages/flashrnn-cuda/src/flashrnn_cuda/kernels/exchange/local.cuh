@@ -1,30 +1,75 @@
-// How the CTAs that share a head and a batch tile hand each other what the next step's product reads: here there is but one,
-// so shared memory and its barrier do.
+// How the CTAs that share a head and a tile of batch rows work together: here there is but one.
 //
-// An exchange keeps two buffers [8 rows][WIDTH elements], `distance` bytes apart, and offers
-//   buffer(i)         what step i reads, i counted in the order of computation
-//   put(i, ...)       a tile of what step i will read
-//   arrive_and_wait() after it, all of what was put is there for everyone
+// A CTA owns UNITS units. An exchange says how many CTAs there are (CTAS), which one this is (rank) and of which tile (group), and
+// offers two ways of handing on. Both keep two buffers for i = 0, 1, 2, ... in turn, begin() and end() around all else by every
+// thread; what is between sync() of two steps in one CTA is at most one step apart in any other, and so two buffers do.
+//
+// Gather: what each CTA knows of its own units, all CTAs get.
+//   put(i, ...)    a tile, by the warp that owns its units
+//   send(i, ...)   the tiles that the warp has put, on their way
+//   sync()         by every thread: what this CTA has put is there for all of it
+//   wait(i)        then, by each thread that reads buffer(i): what the others have sent is there too
+//
+// Reduce: of what each CTA has computed for all units, the owners get the sums.
+//   unit(warp, q)  the first unit of row block q of a warp's product: what it is to compute
+//   run(i, ...)    product in, sums for the units the warp owns out
 #pragma once
 
 #include "common/memory.cuh"
 
 namespace flashrnn {
 
-template <class T, int WIDTH>
 struct Local {
-  static constexpr int PITCH = WIDTH * int(sizeof(T)) + 16;
-  static constexpr int BYTES = 8 * PITCH;  // of one buffer
-  char* memory;
-  int distance;
+  static constexpr int CTAS = 1;
+  static __device__ __forceinline__ int rank() { return 0; }
+  static __device__ __forceinline__ int group() { return int(blockIdx.x); }
 
-  __device__ __forceinline__ char* buffer(int i) const { return memory + (i & 1) * distance; }
+  // Buffers of [8 rows][WIDTH elements], `distance` bytes apart.
+  template <class T, int WIDTH>
+  struct Gather {
+    static constexpr int PITCH = WIDTH * int(sizeof(T)) + 16;
+    static constexpr int BYTES = 8 * PITCH;  // of a buffer
+    static constexpr int BARRIER_BYTES = 0;
+    char* memory;
+    int distance;
+    char* barriers;
 
-  __device__ __forceinline__ void put(int i, int first_unit, int lane, float row0, float row1) const {
-    store_tile<T>(buffer(i) + first_unit * int(sizeof(T)), PITCH, lane, row0, row1);
-  }
+    __device__ __forceinline__ void begin() const {}
+    __device__ __forceinline__ void end() const {}
 
-  __device__ __forceinline__ void arrive_and_wait() const { __syncthreads(); }
+    __device__ __forceinline__ char* buffer(int i) const { return memory + (i & 1) * distance; }
+
+    __device__ __forceinline__ void put(int i, int first_unit, int lane, float row0, float row1) const {
+      store_tile<T>(buffer(i) + first_unit * int(sizeof(T)), PITCH, lane, row0, row1);
+    }
+    // COUNT tiles, from first_unit on.
+    template <int COUNT>
+    __device__ __forceinline__ void send(int i, int first_unit, int lane) const {}
+
+    __device__ __forceinline__ void sync() const { __syncthreads(); }
+    __device__ __forceinline__ void wait(int i) const {}
+  };
+
+  // Warps of BLOCKS blocks of 8 units: each computes the products of its own.
+  template <int UNITS, int BLOCKS>
+  struct Reduce {
+    static constexpr int TILES = (BLOCKS + 1) / 2;  // of 16 units, a warp
+    static constexpr int BYTES = 0;                 // of all buffers
+    char* memory;
+
+    static __device__ __forceinline__ int unit(int warp, int q) { return q < BLOCKS ? (warp * BLOCKS + q) * 8 : -1; }
+
+    __device__ __forceinline__ void begin() const {}
+    __device__ __forceinline__ void end() const {}
+
+    __device__ __forceinline__ void run(int i, float (&total)[BLOCKS][2], const float (&product)[2 * TILES][2], int warp,
+                                        int lane) const {
+#pragma unroll
+      for (int block = 0; block < BLOCKS; block++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) total[block][j] = product[block][j];
+    }
+  };
 };
 
 }  // namespace flashrnn

@@ -1,13 +1,14 @@
-// The fused backward pass: one CTA takes one head and one tile of 8 batch rows through all steps, last one first.
+// The fused backward pass: a CTA, or several that share its units, takes one head and one tile of 8 batch rows through all
+// steps, last one first.
 //
-// A warp owns 8 * BLOCKS units and keeps the rows of R^T that lead to them as the a operand of mma. In step t it adds what
-// comes from outside to the gradients of its units' states, takes them through the cell, puts the gate gradients where the
-// product reads them, and receives from all of them the gradient of h of the step before. Transfer warps bring in what
+// A warp owns 8 * BLOCKS units. In step t it adds what comes from outside to the gradients of its units' states, takes them
+// through the cell, and puts the gate gradients where the CTA's product with R^T reads them, whose sums over all CTAs are the
+// gradient of h of the step before. R^T is the a operand of mma: rows as the exchange shares them out, columns those of the CTA. Transfer warps bring in what
 // forward left and take the gate gradients out. The gradient of R is a product over all steps, made after this kernel; that
 // of b is summed here.
 //
-// Steps are counted in the order of computation: step i is time T - 1 - i. Step i fills buffer(i + 1) of the exchange with its
-// gate gradients; the ring holds the inputs of steps i + 1 to i + STAGES - 2.
+// Steps are counted in the order of computation: step i is time T - 1 - i. Step i fills results(i) with its gate
+// gradients; the ring holds the inputs of steps i + 1 to i + STAGES - 2.
 #pragma once
 
 #include "common/arguments.cuh"
@@ -45,8 +46,8 @@ struct BackwardArguments {
   int cut;              // no gradient through R
 };
 
-// Config: T, Cell, D (head_dim, rounded up to 16), BLOCKS, KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE,
-// MASKED, LIMITED (something is clipped or cut), OUTSIDE (a gradient of states is given).
+// Config: T, Cell, Exchange, D (head_dim, rounded up), BLOCKS (of 8 units, a warp), KEPT (steps of R in registers),
+// TRANSFER_WARPS, STAGES, PIECE, MASKED, LIMITED (something is clipped or cut), OUTSIDE (a gradient of states is given).
 template <class Config>
 struct BackwardPlan {
   using T = typename Config::T;
@@ -54,34 +55,40 @@ struct BackwardPlan {
   static constexpr int D = Config::D, BLOCKS = Config::BLOCKS, STAGES = Config::STAGES;
   static constexpr int STATES = Cell::STATES, GATES = Cell::GATES, RECURRENT = Cell::RECURRENT_GATES, SAVED = Cell::SAVED;
   static constexpr int FIRST_INPUT = GATES - Cell::INPUT_GATES;
-  static constexpr int TILES = (BLOCKS + 1) / 2;                                 // of 16 units a warp
-  static constexpr int STEPS = RECURRENT * D * int(sizeof(T)) / (4 * MMA_WORDS);  // calls of mma along k
-  static constexpr int COMPUTE_WARPS = D / (8 * BLOCKS);
+  using Exchange = typename Config::Exchange;
+  static constexpr int UNITS = D / Exchange::CTAS, K = RECURRENT * UNITS;  // of the product: gates of the CTA's units
+  using Reduce = typename Exchange::template Reduce<UNITS, BLOCKS>;        // to the gradient of h
+  using Gates = Local::Gather<T, K>;                                       // in this CTA
+  static constexpr int TILES = Reduce::TILES, STEPS = K * int(sizeof(T)) / (4 * MMA_WORDS);  // calls of mma along k
+  static constexpr int COMPUTE_WARPS = UNITS / (8 * BLOCKS);
   static constexpr int COMPUTE_THREADS = 32 * COMPUTE_WARPS, TRANSFER_THREADS = 32 * Config::TRANSFER_WARPS;
   static constexpr int THREADS = COMPUTE_THREADS + TRANSFER_THREADS;
-  using Exchange = Local<T, RECURRENT * D>;
   using Weights = WarpWeights<T, TILES, STEPS, Config::KEPT>;
   // States that are read: those before step t go through the ring, and were those after it in the step before.
   static constexpr unsigned NEW = Cell::READS_NEW | (Config::LIMITED ? 1u : 0u), READ = Cell::READS_OLD | NEW;
   static constexpr unsigned OUTSIDE = Config::OUTSIDE ? ((1u << STATES) - 1) & ~Cell::CONSTANT : 0u;
   static constexpr int FIRST_STATE = SAVED, FIRST_OUTSIDE = SAVED + count_bits(READ);
   static constexpr int INPUTS = FIRST_OUTSIDE + count_bits(OUTSIDE);
-  static constexpr int PITCH = D * int(sizeof(T)) + 16, ARRAY = 8 * PITCH;
-  // Two sets of an exchange buffer and the gates that no product reads; then the ring; weights; initial states.
-  static constexpr int RESULTS = Exchange::BYTES + (GATES - RECURRENT) * ARRAY, RING = STAGES * INPUTS * ARRAY;
+  static constexpr int PITCH = UNITS * int(sizeof(T)) + 16, ARRAY = 8 * PITCH;
+  // Two sets of the gates that the product reads and those that it does not; then the ring; weights; initial states; what the
+  // exchange needs.
+  static constexpr int RESULTS = Gates::BYTES + (GATES - RECURRENT) * ARRAY, RING = STAGES * INPUTS * ARRAY;
   static constexpr int WEIGHTS = COMPUTE_WARPS * Weights::SHARED_BYTES, STATES_READ = count_bits(READ);
-  static constexpr int SHARED_BYTES = 2 * RESULTS + RING + WEIGHTS + 2 * BLOCKS * STATES_READ * COMPUTE_THREADS * 4;
+  static constexpr int REDUCE = 2 * RESULTS + RING + WEIGHTS + 2 * BLOCKS * STATES_READ * COMPUTE_THREADS * 4;
+  static constexpr int SHARED_BYTES = REDUCE + Reduce::BYTES;
 
   char* memory;
 
-  __device__ __forceinline__ Exchange exchange() const { return {memory, RESULTS}; }
+  __device__ __forceinline__ Gates gates() const { return {memory, RESULTS, nullptr}; }
+  __device__ __forceinline__ Reduce reduce() const { return {memory + REDUCE}; }
+  static __device__ __forceinline__ int first_unit() { return Exchange::rank() * UNITS; }
   // Where in a set the gradient of a gate lies, row by row.
   static __device__ __forceinline__ int offset(int gate, int row) {
-    return gate < RECURRENT ? row * Exchange::PITCH + gate * D * int(sizeof(T))
-                            : Exchange::BYTES + (gate - RECURRENT) * ARRAY + row * PITCH;
+    return gate < RECURRENT ? row * Gates::PITCH + gate * UNITS * int(sizeof(T))
+                            : Gates::BYTES + (gate - RECURRENT) * ARRAY + row * PITCH;
   }
   // The set that step i fills.
-  __device__ __forceinline__ char* results(int i) const { return memory + (i + 1 & 1) * RESULTS; }
+  __device__ __forceinline__ char* results(int i) const { return memory + (i & 1) * RESULTS; }
   __device__ __forceinline__ char* input(int i) const { return memory + 2 * RESULTS + i % STAGES * (INPUTS * ARRAY); }
   __device__ __forceinline__ char* weights(int warp) const {
     return memory + 2 * RESULTS + RING + warp * Weights::SHARED_BYTES;
@@ -100,17 +107,19 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
                                                   int head, int thread) {
   using Plan = BackwardPlan<Config>;
   constexpr int AHEAD = Config::STAGES - 1, PENDING = Config::STAGES - 2;  // step i ends with what comes for i + 1
-  using Inputs = Pieces<Config, Plan::INPUTS - Plan::STATES_READ, Plan::TRANSFER_THREADS>;  // of the step itself
-  using Before = Pieces<Config, Plan::STATES_READ, Plan::TRANSFER_THREADS>;                 // states before it
-  using Outputs = Pieces<Config, Plan::GATES, Plan::TRANSFER_THREADS>;
+  constexpr int SIZE = int(sizeof(typename Plan::T)), ROW = Plan::UNITS * SIZE, THREADS = Plan::TRANSFER_THREADS;
+  using Inputs = Pieces<ROW, Config::PIECE, Plan::INPUTS - Plan::STATES_READ, THREADS>;  // of the step itself
+  using Before = Pieces<ROW, Config::PIECE, Plan::STATES_READ, THREADS>;                 // states before it
+  using Outputs = Pieces<ROW, Config::PIECE, Plan::GATES, THREADS>;
+  const int skipped = plan.first_unit() * SIZE;  // of a row in global memory
   const int last_t = args.sizes.time - 1;
   const auto exists = [&](int row, int byte) {
-    return first_row + row < args.sizes.batch && byte < args.sizes.head_dim * int(sizeof(typename Plan::T));
+    return first_row + row < args.sizes.batch && skipped + byte < args.sizes.head_dim * SIZE;
   };
   // Array x of `from` at time t, array `slot` of the ring.
   const auto place = [&](const Arrays& from, int x, int t, int slot, int row, int byte) -> typename Inputs::Place {
     if (!exists(row, byte)) return {};
-    return {from.at(x, first_row + row, t, head) + byte, -from.time, slot * Plan::ARRAY + row * Plan::PITCH + byte};
+    return {from.at(x, first_row + row, t, head) + skipped + byte, -from.time, slot * Plan::ARRAY + row * Plan::PITCH + byte};
   };
   const auto find_input = [&](int i, int row, int byte) {
     if (i < Plan::SAVED) return place(args.saved, i, last_t, i, row, byte);
@@ -125,8 +134,8 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
     const bool is_input = gate >= Plan::FIRST_INPUT;
     if (!exists(row, byte) || (is_input ? args.d_input.data : args.d_others.data) == nullptr) return {};
     const int b = first_row + row, shared = Plan::offset(gate, row) + byte;
-    if (is_input) return {args.d_input.at(gate - Plan::FIRST_INPUT, b, last_t, head) + byte, -args.d_input.time, shared};
-    return {args.d_others.at(gate, b, last_t, head) + byte, -args.d_others.time, shared};
+    if (is_input) return {args.d_input.at(gate - Plan::FIRST_INPUT, b, last_t, head) + skipped + byte, -args.d_input.time, shared};
+    return {args.d_others.at(gate, b, last_t, head) + skipped + byte, -args.d_others.time, shared};
   };
   const Inputs inputs(thread, find_input);
   const Before before(thread, find_before);
@@ -143,12 +152,12 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
 
   for (int i = 0; i < AHEAD; i++) fetch(i);
   wait_for_copies<PENDING>();
-  plan.exchange().arrive_and_wait();
+  plan.gates().sync();
   for (int i = 0; i <= last_t; i++) {
     fetch(i + AHEAD);
     if (i > 0) write(i - 1);
     wait_for_copies<PENDING>();
-    plan.exchange().arrive_and_wait();
+    plan.gates().sync();
   }
   write(last_t);
 }
@@ -160,16 +169,17 @@ template <class Config>
 __device__ __forceinline__ void receive(float (&d_state)[Config::BLOCKS][2][BackwardPlan<Config>::STATES],
                                         const typename BackwardPlan<Config>::Weights& weights,
                                         const BackwardPlan<Config>& plan, const BackwardArguments& args,
-                                        const TileRows<Config::MASKED>& rows, int t, int lane) {
+                                        const TileRows<Config::MASKED>& rows, int t, int warp, int lane) {
   using Plan = BackwardPlan<Config>;
-  float product[2 * Plan::TILES][2] = {};
-  if (!Config::LIMITED || !args.cut)
-    multiply(product, weights, plan.exchange().buffer(args.sizes.time - 1 - t), Plan::Exchange::PITCH, lane);
+  float product[2 * Plan::TILES][2] = {}, total[Config::BLOCKS][2];
+  const int i = args.sizes.time - 2 - t;  // of step t + 1
+  if (!Config::LIMITED || !args.cut) multiply(product, weights, plan.gates().buffer(i), Plan::Gates::PITCH, lane);
+  plan.reduce().run(i, total, product, warp, lane);
 #pragma unroll
   for (int block = 0; block < Config::BLOCKS; block++)
 #pragma unroll
     for (int j = 0; j < 2; j++)
-      receive(d_state[block][j], product[block][j], rows.padding(t + 1, j), rows.resets(t + 1, j),
+      receive(d_state[block][j], total[block][j], rows.padding(t + 1, j), rows.resets(t + 1, j),
               Config::LIMITED ? args.gradient_clip : -1.f);
 }
 
@@ -181,13 +191,17 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
   using Cell = typename Plan::Cell;
   constexpr int BLOCKS = Plan::BLOCKS, GATES = Plan::GATES, STATES = Plan::STATES;
   constexpr int SAVED = SAVED_SIZE<Cell>, INPUTS = Plan::INPUTS, SIZE = int(sizeof(T));
-  const int lane = thread % 32, warp_unit = thread / 32 * 8 * BLOCKS, unit = warp_unit + lane / 4, last_t = args.sizes.time - 1;
-  const auto exchange = plan.exchange();
+  const int lane = thread % 32, warp_unit = thread / 32 * 8 * BLOCKS, last_t = args.sizes.time - 1;
+  const int unit = plan.first_unit() + warp_unit + lane / 4;  // in the head
+  const auto gates = plan.gates();
   const auto exists = [&](int block) { return unit + block * 8 < args.sizes.head_dim; };
 
   typename Plan::Weights weights;
-  weights.load(plan.weights(thread / 32), lane, [&](int block) {
-    return block < BLOCKS ? args.weights.row(0, head, unit + block * 8) : nullptr;
+  weights.load(plan.weights(thread / 32), lane, [&](int q, int i) -> uint {
+    const int first = Plan::Reduce::unit(thread / 32, q), k = i * 4 / SIZE;
+    if (first < 0) return 0;
+    return load_word<T, true>(args.weights, args.sizes.head_dim, k / Plan::UNITS, head, plan.first_unit() + k % Plan::UNITS,
+                              first + lane / 4);
   });
   const TileRows<Config::MASKED> rows(args.masks, args.sizes, first_row, lane);
   float d_state[BLOCKS][2][STATES], now[BLOCKS][2][STATES], d_bias[GATES][BLOCKS] = {};
@@ -205,7 +219,7 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
         if (has_bit(Plan::NEW, s) && there)
           now[block][j][s] = to_float(reinterpret_cast<const T*>(args.states.at(s, rows.batch[j], last_t, head))[unit + block * 8]);
       }
-  exchange.arrive_and_wait();
+  gates.sync();
   float input[INPUTS * BLOCKS][2];
   const auto load_input = [&](int i) {
     load_tiles<T>(input, plan.input(i) + warp_unit * SIZE, Plan::PITCH, lane,
@@ -243,18 +257,18 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
           d_bias[g][block] += d_gate[j][g];  // rows and units that do not exist have zeros everywhere, here too
         }
       }
-      const int first = warp_unit + block * 8;
 #pragma unroll
       for (int g = 0; g < GATES; g++) {
         if (g < Plan::RECURRENT)
-          exchange.put(i + 1, g * Plan::D + first, lane, d_gate[0][g], d_gate[1][g]);
+          gates.put(i, g * Plan::UNITS + warp_unit + block * 8, lane, d_gate[0][g], d_gate[1][g]);
         else
-          store_tile<T>(plan.results(i) + Plan::offset(g, 0) + first * SIZE, Plan::PITCH, lane, d_gate[0][g], d_gate[1][g]);
+          store_tile<T>(plan.results(i) + Plan::offset(g, 0) + (warp_unit + block * 8) * SIZE, Plan::PITCH, lane, d_gate[0][g],
+                        d_gate[1][g]);
       }
     }
-    exchange.arrive_and_wait();
+    gates.sync();
     if (!AT_START) load_input(i + 1);
-    receive<Config>(d_state, weights, plan, args, rows, t - 1, lane);
+    receive<Config>(d_state, weights, plan, args, rows, t - 1, thread / 32, lane);
   };
   for (int i = 0; i < last_t; i++) step(i, Constant<false>{});
   step(last_t, Constant<true>{});
@@ -286,12 +300,15 @@ __device__ __forceinline__ void fused_backward(const BackwardArguments& args) {
   using Plan = BackwardPlan<Config>;
   extern __shared__ __align__(16) char memory[];
   const Plan plan{memory};
-  const int thread = threadIdx.x, head = blockIdx.x % args.sizes.heads, first_row = blockIdx.x / args.sizes.heads * 8;
+  const int thread = threadIdx.x, group = Plan::Exchange::group();
+  const int head = group % args.sizes.heads, first_row = group / args.sizes.heads * 8;
   clear_shared<Plan::SHARED_BYTES, Plan::THREADS>(memory);
+  plan.reduce().begin();
   if (thread < Plan::COMPUTE_THREADS)
     compute_backward(plan, args, first_row, head, thread);
   else
     transfer_backward(plan, args, first_row, head, thread - Plan::COMPUTE_THREADS);
+  plan.reduce().end();
 }
 
 }  // namespace flashrnn

@@ -1,10 +1,12 @@
-// The fused forward pass: one CTA computes all steps of one head for one tile of 8 batch rows.
+// The fused forward pass: a CTA, or several that share its units, computes all steps of one head for one tile of 8 batch rows.
 //
 // Compute warps keep R in registers as the a operand of mma. A warp owns 8 * BLOCKS units with all their gates, so that the
 // pointwise step happens in the registers the product ends in. Transfer warps bring Wx into a ring in shared memory, several
 // steps ahead, and take the results out, a step behind. One barrier a step keeps them together.
 //
-// In step t: buffer(t) of the exchange holds h(t - 1), the ring Wx(t + 1) to Wx(t + STAGES - 2), results(t - 1) what else
+// Units are counted within the CTA, but for the rows of R and the columns of gathered h, where they are counted in the head.
+//
+// In step t: buffer(t) of the gathering holds h(t - 1), the ring Wx(t + 1) to Wx(t + STAGES - 2), results(t - 1) what else
 // step t - 1 gave.
 #pragma once
 
@@ -13,7 +15,6 @@
 #include "common/memory.cuh"
 #include "common/mma.cuh"
 #include "common/step.cuh"
-#include "exchange/local.cuh"
 #include "fused/parts.cuh"
 
 namespace flashrnn {
@@ -28,36 +29,40 @@ struct ForwardArguments {
   float clip;            // of h; negative: none
 };
 
-// Config: T, Cell, D (head_dim, rounded up to 16), BLOCKS, KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE,
+// Config: T, Cell, Exchange, D (head_dim, rounded up), BLOCKS (of 8 units, a warp), KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE,
 // MASKED, SAVE, LIMITED (h is clipped).
 template <class Config>
 struct ForwardPlan {
   using T = typename Config::T;
   using Cell = typename Config::Cell;
-  static constexpr int D = Config::D, BLOCKS = Config::BLOCKS, STAGES = Config::STAGES;
+  using Exchange = typename Config::Exchange;
+  using Gather = typename Exchange::template Gather<T, Config::D>;  // of h
+  static constexpr int D = Config::D, UNITS = D / Exchange::CTAS, BLOCKS = Config::BLOCKS, STAGES = Config::STAGES;
   static constexpr int STATES = Cell::STATES, GATES = Cell::GATES;
   static constexpr int RECURRENT = Cell::RECURRENT_GATES, INPUT = Cell::INPUT_GATES, FIRST_INPUT = GATES - INPUT;
   static constexpr int SAVED = Config::SAVE ? Cell::SAVED : 0;
   static constexpr int TILES = (RECURRENT * BLOCKS + 1) / 2;              // of 16 gate rows a warp
   static constexpr int STEPS = D * int(sizeof(T)) / (4 * MMA_WORDS);      // calls of mma along k
-  static constexpr int COMPUTE_WARPS = D / (8 * BLOCKS);
+  static constexpr int COMPUTE_WARPS = UNITS / (8 * BLOCKS);
   static constexpr int COMPUTE_THREADS = 32 * COMPUTE_WARPS, TRANSFER_THREADS = 32 * Config::TRANSFER_WARPS;
   static constexpr int THREADS = COMPUTE_THREADS + TRANSFER_THREADS;
-  using Exchange = Local<T, D>;
   using Weights = WarpWeights<T, TILES, STEPS, Config::KEPT>;
-  // h goes out from the exchange, unless masks make what is returned differ from what the next step reads.
+  // h goes out from its buffer, unless masks make what is returned differ from what the next step reads.
   static constexpr int FIRST_STAGED = Config::MASKED ? 0 : 1;
-  static constexpr int PITCH = D * int(sizeof(T)) + 16, ARRAY = 8 * PITCH;
-  // Two sets of an exchange buffer and what else goes out; then the ring; then weights.
-  static constexpr int RESULTS = Exchange::BYTES + (STATES - FIRST_STAGED + SAVED) * ARRAY, RING = STAGES * INPUT * ARRAY;
-  static constexpr int SHARED_BYTES = 2 * RESULTS + RING + COMPUTE_WARPS * Weights::SHARED_BYTES;
+  static constexpr int PITCH = UNITS * int(sizeof(T)) + 16, ARRAY = 8 * PITCH;
+  // Two sets of a buffer of h and what else goes out; then the ring; weights; the exchange's barriers.
+  static constexpr int RESULTS = Gather::BYTES + (STATES - FIRST_STAGED + SAVED) * ARRAY, RING = STAGES * INPUT * ARRAY;
+  static constexpr int BARRIERS = 2 * RESULTS + RING + COMPUTE_WARPS * Weights::SHARED_BYTES;
+  static constexpr int SHARED_BYTES = BARRIERS + Gather::BARRIER_BYTES;
 
   char* memory;
 
-  __device__ __forceinline__ Exchange exchange() const { return {memory, RESULTS}; }
-  // Where in a set the states, and after them what is saved, lie.
-  static __device__ __forceinline__ int offset(int array) {
-    return array < FIRST_STAGED ? 0 : Exchange::BYTES + (array - FIRST_STAGED) * ARRAY;
+  __device__ __forceinline__ Gather gather() const { return {memory, RESULTS, memory + BARRIERS}; }
+  static __device__ __forceinline__ int first_unit() { return Exchange::rank() * UNITS; }
+  // Where in a set a row of the states, and after them of what is saved, lies.
+  static __device__ __forceinline__ int offset(int array, int row) {
+    return array < FIRST_STAGED ? row * Gather::PITCH + first_unit() * int(sizeof(T))
+                                : Gather::BYTES + (array - FIRST_STAGED) * ARRAY + row * PITCH;
   }
   // The set that step t fills.
   __device__ __forceinline__ char* results(int t) const { return memory + (t + 1 & 1) * RESULTS; }
@@ -74,20 +79,23 @@ __device__ __forceinline__ void transfer_forward(const ForwardPlan<Config>& plan
                                                  int head, int thread) {
   using Plan = ForwardPlan<Config>;
   constexpr int AHEAD = Config::STAGES - 1, PENDING = Config::STAGES - 3;  // step t needs what comes for t + 1
-  using Inputs = Pieces<Config, Plan::INPUT, Plan::TRANSFER_THREADS>;
-  using Outputs = Pieces<Config, Plan::STATES + Plan::SAVED, Plan::TRANSFER_THREADS>;
+  constexpr int SIZE = int(sizeof(typename Plan::T)), ROW = Plan::UNITS * SIZE;
+  using Inputs = Pieces<ROW, Config::PIECE, Plan::INPUT, Plan::TRANSFER_THREADS>;
+  using Outputs = Pieces<ROW, Config::PIECE, Plan::STATES + Plan::SAVED, Plan::TRANSFER_THREADS>;
+  const int skipped = plan.first_unit() * SIZE;  // of a row in global memory
   const auto exists = [&](int row, int byte) {
-    return first_row + row < args.sizes.batch && byte < args.sizes.head_dim * int(sizeof(typename Plan::T));
+    return first_row + row < args.sizes.batch && skipped + byte < args.sizes.head_dim * SIZE;
   };
   const auto find_input = [&](int gate, int row, int byte) -> typename Inputs::Place {
     if (!exists(row, byte)) return {};
-    return {args.input.at(gate, first_row + row, 0, head) + byte, args.input.time, gate * Plan::ARRAY + row * Plan::PITCH + byte};
+    return {args.input.at(gate, first_row + row, 0, head) + skipped + byte, args.input.time,
+            gate * Plan::ARRAY + row * Plan::PITCH + byte};
   };
   const auto find_output = [&](int array, int row, int byte) -> typename Outputs::Place {
     if (!exists(row, byte)) return {};
-    const int b = first_row + row, shared = Plan::offset(array) + row * Plan::PITCH + byte;
-    if (array < Plan::STATES) return {args.states.at(array, b, 0, head) + byte, args.states.time, shared};
-    return {args.saved.at(array - Plan::STATES, b, 0, head) + byte, args.saved.time, shared};
+    const int b = first_row + row, shared = Plan::offset(array, row) + byte;
+    if (array < Plan::STATES) return {args.states.at(array, b, 0, head) + skipped + byte, args.states.time, shared};
+    return {args.saved.at(array - Plan::STATES, b, 0, head) + skipped + byte, args.saved.time, shared};
   };
   const Inputs inputs(thread, find_input);
   const Outputs outputs(thread, find_output);
@@ -102,12 +110,12 @@ __device__ __forceinline__ void transfer_forward(const ForwardPlan<Config>& plan
 
   for (int t = 0; t < AHEAD; t++) fetch(t);
   wait_for_copies<PENDING>();
-  plan.exchange().arrive_and_wait();
+  plan.gather().sync();
   for (int t = 0; t < args.sizes.time; t++) {
     fetch(t + AHEAD);
     if (t > 0) write(t - 1);
     wait_for_copies<PENDING>();
-    plan.exchange().arrive_and_wait();
+    plan.gather().sync();
   }
   write(args.sizes.time - 1);
 }
@@ -121,12 +129,15 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
   using T = typename Plan::T;
   using Cell = typename Plan::Cell;
   constexpr int BLOCKS = Plan::BLOCKS, GATES = Plan::GATES, STATES = Plan::STATES;
-  const int lane = thread % 32, warp_unit = thread / 32 * 8 * BLOCKS, unit = warp_unit + lane / 4, T_ = args.sizes.time;
-  const auto exchange = plan.exchange();
+  const int lane = thread % 32, warp_unit = thread / 32 * 8 * BLOCKS, T_ = args.sizes.time;
+  const int warp_column = plan.first_unit() + warp_unit, unit = warp_column + lane / 4;  // in the head
+  const auto gather = plan.gather();
 
-  typename Plan::Weights weights;  // row q: gate q / BLOCKS of unit block q % BLOCKS
-  weights.load(plan.weights(thread / 32), lane, [&](int q) {
-    return q / BLOCKS < Plan::RECURRENT ? args.weights.row(q / BLOCKS, head, unit + q % BLOCKS * 8) : nullptr;
+  typename Plan::Weights weights;  // row block q: gate q / BLOCKS of unit block q % BLOCKS
+  weights.load(plan.weights(thread / 32), lane, [&](int q, int i) -> uint {
+    if (q / BLOCKS >= Plan::RECURRENT) return 0;
+    const int out = unit + q % BLOCKS * 8, in = i * 4 / int(sizeof(T));
+    return load_word<T, false>(args.weights, args.sizes.head_dim, q / BLOCKS, head, out, in);
   });
   float bias[GATES][BLOCKS];
 #pragma unroll
@@ -145,10 +156,11 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
 #pragma unroll
       for (int s = 0; s < STATES; s++)
         state[block][j][s] = rows.valid[j] && d < args.sizes.head_dim ? args.initial.load(s, rows.batch[j], head, d) : 0.f;
-    exchange.put(0, warp_unit + block * 8, lane, rows.resets(0, 0) ? 0.f : state[block][0][0],
+    gather.put(0, warp_column + block * 8, lane, rows.resets(0, 0) ? 0.f : state[block][0][0],
                  rows.resets(0, 1) ? 0.f : state[block][1][0]);
   }
-  exchange.arrive_and_wait();
+  gather.template send<BLOCKS>(0, warp_column, lane);
+  gather.sync();
 
   float input[Plan::INPUT * BLOCKS][2];
   const auto load_input = [&](int t) {
@@ -167,7 +179,8 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
         gate[q][j] = g < GATES ? bias[g][q % BLOCKS] : 0.f;
         if (g < GATES && i >= 0) gate[q][j] += rows.padding(t, j) ? 0.f : input[i][j];
       }
-    multiply(gate, weights, exchange.buffer(t), Plan::Exchange::PITCH, lane);
+    gather.wait(t);
+    multiply(gate, weights, gather.buffer(t), Plan::Gather::PITCH, lane);
     load_input(t + 1);
 
 #pragma unroll
@@ -182,17 +195,19 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
                            Config::LIMITED ? args.clip : -1.f);
         next_h[j] = rows.resets(t + 1, j) ? 0.f : state[block][j][0];
       }
-      const int first = warp_unit + block * 8, offset = first * int(sizeof(T));
-      exchange.put(t + 1, first, lane, next_h[0], next_h[1]);
+      gather.put(t + 1, warp_column + block * 8, lane, next_h[0], next_h[1]);
+      if (block == BLOCKS - 1) gather.template send<BLOCKS>(t + 1, warp_column, lane);
+      const int offset = (warp_unit + block * 8) * int(sizeof(T));
 #pragma unroll
       for (int s = Plan::FIRST_STAGED; s < STATES; s++)
-        store_tile<T>(plan.results(t) + Plan::offset(s) + offset, Plan::PITCH, lane, out[0][s], out[1][s]);
+        store_tile<T>(plan.results(t) + Plan::offset(s, 0) + offset, Plan::PITCH, lane, out[0][s], out[1][s]);
 #pragma unroll
       for (int k = 0; k < Plan::SAVED; k++)
-        store_tile<T>(plan.results(t) + Plan::offset(STATES + k) + offset, Plan::PITCH, lane, saved[0][k], saved[1][k]);
+        store_tile<T>(plan.results(t) + Plan::offset(STATES + k, 0) + offset, Plan::PITCH, lane, saved[0][k], saved[1][k]);
     }
-    exchange.arrive_and_wait();
+    gather.sync();
   }
+  gather.wait(T_);
 
 #pragma unroll
   for (int block = 0; block < BLOCKS; block++)
@@ -209,12 +224,15 @@ __device__ __forceinline__ void fused_forward(const ForwardArguments& args) {
   using Plan = ForwardPlan<Config>;
   extern __shared__ __align__(16) char memory[];
   const Plan plan{memory};
-  const int thread = threadIdx.x, head = blockIdx.x % args.sizes.heads, first_row = blockIdx.x / args.sizes.heads * 8;
+  const int thread = threadIdx.x, group = Plan::Exchange::group();
+  const int head = group % args.sizes.heads, first_row = group / args.sizes.heads * 8;
   clear_shared<Plan::SHARED_BYTES, Plan::THREADS>(memory);
+  plan.gather().begin();
   if (thread < Plan::COMPUTE_THREADS)
     compute_forward(plan, args, first_row, head, thread);
   else
     transfer_forward(plan, args, first_row, head, thread - Plan::COMPUTE_THREADS);
+  plan.gather().end();
 }
 
 }  // namespace flashrnn

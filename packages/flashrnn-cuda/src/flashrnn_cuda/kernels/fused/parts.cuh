@@ -21,23 +21,21 @@ struct WarpWeights {
   uint kept[TILES][KEPT > 0 ? KEPT : 1][4];
   Piece16* rest;
 
-  // row(q) points to the words of row q % 2 * 8 + lane / 4 of tile q / 2; null: zeros.
-  template <class Row>
-  __device__ __forceinline__ void load(char* memory, int lane, Row row) {
+  // word(q, i) is word i of row lane / 4 of half q % 2 of tile q / 2.
+  template <class Word>
+  __device__ __forceinline__ void load(char* memory, int lane, Word word) {
     rest = reinterpret_cast<Piece16*>(memory) + lane;
 #pragma unroll
     for (int q = 0; q < 2 * TILES; q++) {
-      const uint* words = row(q);
 #pragma unroll
-      for (int step = 0; step < STEPS; step++)
+      for (int step = 0; step < KEPT; step++)
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-          const uint word = words == nullptr ? 0 : words[step * MMA_WORDS + i * 4 + lane % 4];
-          if (step < KEPT)
-            kept[q / 2][step < KEPT ? step : 0][2 * i + q % 2] = word;
-          else
-            rest[((step - KEPT) * TILES + q / 2) * 32].words[2 * i + q % 2] = word;
-        }
+        for (int i = 0; i < 2; i++) kept[q / 2][step][2 * i + q % 2] = word(q, step * MMA_WORDS + i * 4 + lane % 4);
+#pragma unroll 4
+      for (int step = KEPT; step < STEPS; step++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+          rest[((step - KEPT) * TILES + q / 2) * 32].words[2 * i + q % 2] = word(q, step * MMA_WORDS + i * 4 + lane % 4);
     }
   }
 
@@ -57,9 +55,10 @@ struct WarpWeights {
 template <class T, int TILES, int STEPS, int KEPT, int COUNT>
 __device__ __forceinline__ void multiply(float (&c)[COUNT][2], const WarpWeights<T, TILES, STEPS, KEPT>& weights,
                                          const char* operand, int pitch, int lane) {
-  // Sums that do not wait for each other: four calls of mma on their way hide the time that one takes.
-  constexpr int CHAINS = TILES >= 4 || STEPS % 2 == 1 ? 1 : TILES >= 2 || STEPS % 4 != 0 ? 2 : 4;
   static_assert(COUNT >= 2 * TILES, "two rows of c a tile");
+  constexpr int GROUP = STEPS % 4 + KEPT % 4 == 0 ? 4 : STEPS % 2 + KEPT % 2 == 0 ? 2 : 1;  // operands in registers at a time
+  // Sums that do not wait for each other: four calls of mma on their way hide the time that one takes.
+  constexpr int WANTED = TILES >= 4 ? 1 : TILES >= 2 ? 2 : 4, CHAINS = GROUP < WANTED ? GROUP : WANTED;
   float sum[CHAINS][TILES][4];
 #pragma unroll
   for (int chain = 0; chain < CHAINS; chain++)
@@ -67,8 +66,6 @@ __device__ __forceinline__ void multiply(float (&c)[COUNT][2], const WarpWeights
     for (int m = 0; m < TILES; m++)
 #pragma unroll
       for (int i = 0; i < 4; i++) sum[chain][m][i] = chain == 0 ? c[2 * m + i / 2][i % 2] : 0.f;
-  constexpr int GROUP = STEPS % 4 == 0 ? 4 : STEPS % 2 == 0 ? 2 : 1;  // operands in registers at a time
-  static_assert(KEPT % GROUP == 0, "whole groups are kept");
   const auto group = [&](int first, auto kept) {
     uint b[GROUP][2];
     load_operand<GROUP>(b, operand + first * MMA_WORDS * 4, pitch, lane);
@@ -127,11 +124,11 @@ struct TileRows {
   }
 };
 
-// The rows of ARRAYS arrays, 8 of each, moved piece by piece between global and shared memory, step after step, by THREADS
-// threads. Config: T, D, PIECE. Where a thread has few pieces it keeps their addresses; else it finds them anew each time.
-template <class Config, int ARRAYS, int THREADS>
+// The rows of ARRAYS arrays, 8 of each and ROW_BYTES long, moved in pieces of PIECE bytes between global and shared memory, step
+// after step, by THREADS threads. Where a thread has few pieces it keeps their addresses; else it finds them anew each time.
+template <int ROW_BYTES, int PIECE, int ARRAYS, int THREADS>
 struct Pieces {
-  static constexpr int SIZE = int(sizeof(typename Config::T)), PER_ROW = Config::D * SIZE / Config::PIECE;
+  static constexpr int PER_ROW = ROW_BYTES / PIECE;
   static constexpr int TOTAL = ARRAYS * 8 * PER_ROW, COUNT = (TOTAL + THREADS - 1) / THREADS;
   static constexpr bool KEPT = COUNT <= 8;
   static constexpr int SLOTS = KEPT && COUNT > 0 ? COUNT : 1;
@@ -156,7 +153,7 @@ struct Pieces {
   __device__ __forceinline__ Place at(int i, Find find) const {
     const int index = thread + i * THREADS;
     if (index >= TOTAL) return {};
-    return find(index / (8 * PER_ROW), index / PER_ROW % 8, index % PER_ROW * Config::PIECE);
+    return find(index / (8 * PER_ROW), index / PER_ROW % 8, index % PER_ROW * PIECE);
   }
 
   // move(global, shared) for each piece in step i.
