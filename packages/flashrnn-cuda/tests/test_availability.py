@@ -85,9 +85,9 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, backend: Any) -> No
 
 
 @pytest.mark.usefixtures("gpu")
-def test_a_head_too_large_for_one_sm_names_the_other_backend() -> None:
-    reason = CUDA_FUSED.why_not(problem(head_dim=768))
-    assert reason is not None and "head_dim 768" in reason and "backend='cuda'" in reason
+def test_a_head_too_large_for_the_chip_names_the_other_backend() -> None:
+    reason = CUDA_FUSED.why_not(problem(head_dim=4096))
+    assert reason is not None and "head_dim 4096" in reason and "backend='cuda'" in reason
     assert CUDA.why_not(problem(head_dim=768)) is None
     assert CUDA_FUSED.why_not(problem(head_dim=128)) is None
 

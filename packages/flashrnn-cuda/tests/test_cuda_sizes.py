@@ -135,6 +135,6 @@ def test_fifty_runs_are_equal_to_the_bit(backend: str, function: str) -> None:
 
 
 def test_a_head_that_does_not_fit_is_refused() -> None:
-    Wx, states, R, b = create_inputs(2, 3, 1, 768, "lstm", True, torch.bfloat16, "cuda")
+    Wx, states, R, b = create_inputs(2, 3, 1, 4096, "lstm", True, torch.bfloat16, "cuda")
     with pytest.raises(BackendUnavailable, match="backend='cuda'"):
         flashrnn(Wx, R, b, states, backend="cuda_fused")

@@ -49,7 +49,9 @@ def test_fits_a_cluster(device: str, function: str, item_bytes: int, head_dim: i
         assert isinstance(plan(wanted, BY_NAME[device]), Layout)
 
 
-@pytest.mark.parametrize(("head_dim", "groups", "ctas"), [(64, 24, 1), (128, 12, 4), (256, 6, 8), (512, 2, 16), (128, 1000, 1)])
+@pytest.mark.parametrize(
+    ("head_dim", "groups", "ctas"), [(64, 24, 1), (128, 12, 4), (256, 6, 8), (512, 2, 16), (768, 2, 48), (128, 1000, 1)]
+)
 def test_takes_the_fastest_on_an_h200(head_dim: int, groups: int, ctas: int) -> None:
     """As measured: benchmarks/LOG.md."""
     found = plan(passes("lstm", 2, head_dim, groups)[0], BY_NAME["H200"])
@@ -57,7 +59,8 @@ def test_takes_the_fastest_on_an_h200(head_dim: int, groups: int, ctas: int) -> 
 
 
 def test_an_older_device_has_no_clusters() -> None:
-    assert {layout.exchange for wanted in passes("lstm", 2, 64) for layout in layouts(wanted, BY_NAME["A100"])} == {"local"}
+    found = {layout.exchange for wanted in passes("lstm", 2, 64) for layout in layouts(wanted, BY_NAME["A100"])}
+    assert found == {"local", "grid"}
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
@@ -67,11 +70,14 @@ def test_keeps_within_the_device(function: str, item_bytes: int, device: Device)
     for head_dim in range(1, 800, 19):
         for wanted in passes(function, item_bytes, head_dim):
             for found in layouts(wanted, device):
-                assert found.ctas <= device.cluster_ctas
+                assert (
+                    found.ctas
+                    <= {"local": 1, "cluster": device.cluster_ctas, "grid": device.multiprocessors}[found.exchange]
+                )
                 assert found.shared_bytes <= device.shared_bytes
                 assert found.threads <= 1024 and found.threads % 32 == 0
-                assert head_dim <= found.D < head_dim + max(16, 8 * found.blocks * found.ctas)
-                assert found.D % (8 * found.blocks * found.ctas) == 0 and found.D % 16 == 0
+                assert head_dim <= found.D < head_dim + 8 * found.blocks * found.ctas
+                assert found.D % (8 * found.blocks * found.ctas) == 0
                 assert found.kept >= 0 and found.stages >= 3
             chosen = plan(wanted, device)
             if isinstance(chosen, str):

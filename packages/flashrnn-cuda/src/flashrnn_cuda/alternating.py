@@ -18,17 +18,14 @@ from .catalogue import alternating
 from .compile.kernel import Kernel
 from .device import device, index_of
 from .gradients import (
-    SMALL_HEAD,
     fill_bias_gradient,
-    fill_sums,
-    fill_weight_gradient,
+    fill_weight_and_bias_gradients,
     gate_gradients,
     gates_first,
     gradient_limits,
-    weight_gradient_parts,
 )
 from .launch import function
-from .operands import chunked_rows, previous_h, turned
+from .operands import chunked_rows, turned
 from .recompute import activations_first, recompute_saved
 
 THREADS = 256
@@ -124,10 +121,7 @@ class Cuda(Backend):
         launch(problem, kernel, cut, arguments)
         if into.b is not None:
             fill_bias_gradient(into.b, d_gates)
-        if into.R is not None and problem.head_dim <= SMALL_HEAD:
-            fill_sums(into, weight_gradient_parts(problem, d_gates, inputs, outputs.states), None)
-        elif into.R is not None:
-            fill_weight_gradient(into.R, d_gates, previous_h(problem, inputs, outputs.states))
+        fill_weight_and_bias_gradients(problem, into, d_gates, inputs, outputs.states, d_bias=None)
 
 
 def is_masked(problem: Problem) -> bool:

@@ -19,9 +19,10 @@ from flashrnn.problem import Inputs, Problem
 Fields = tuple[float, ...]
 
 SIZES, WEIGHTS, STATES, MASKS, ARRAYS = "4i", "P4qP2q", "P4q", "PP3q", "P4q"
+FIRST = Struct("q")
 LOOP = SIZES + WEIGHTS + STATES
-FORWARD = Struct(LOOP + STATES + MASKS + 3 * ARRAYS + "f" + "0P")
-BACKWARD = Struct(LOOP + 2 * STATES + MASKS + 5 * ARRAYS + "Pffi" + "0P")
+FORWARD = Struct(FIRST.format + LOOP + STATES + MASKS + "P" + 3 * ARRAYS + "f" + "0P")
+BACKWARD = Struct(FIRST.format + LOOP + 2 * STATES + MASKS + "P" + 5 * ARRAYS + "Pffi" + "0P")
 ALTERNATING_FORWARD = Struct(LOOP + STATES + MASKS + 3 * ARRAYS + "PPPqf" + "0P")
 ALTERNATING_BACKWARD = Struct(LOOP + 2 * STATES + MASKS + 5 * ARRAYS + "PPPqffi" + "0P")
 WEIGHT_GRADIENT = Struct(SIZES + STATES + MASKS + 3 * ARRAYS + "Piii" + "0P")
@@ -37,6 +38,11 @@ DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 
 def pack(layout: Struct, *parts: Sequence[float]) -> bytes:
     """The arguments of a kernel, from the fields of its parts."""
     return layout.pack(*chain.from_iterable(parts))
+
+
+def starting_at(first_group: int, arguments: bytes) -> bytes:
+    """The arguments of a fused pass for a launch that starts at another group."""
+    return FIRST.pack(first_group) + arguments[FIRST.size :]
 
 
 def sizes(problem: Problem) -> Fields:

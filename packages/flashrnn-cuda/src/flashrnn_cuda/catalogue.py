@@ -36,12 +36,13 @@ def fused(direction: str, cell: CellSpec, dtype: torch.dtype, layout: Layout, pi
     numbers = {
         "D": layout.D,
         "BLOCKS": layout.blocks,
+        "SPLIT": layout.split,
         "KEPT": layout.kept,
         "TRANSFER_WARPS": layout.transfer_warps,
         "STAGES": layout.stages,
         "PIECE": piece,
     }
-    cluster = "" if layout.exchange == "local" else f"__cluster_dims__({layout.ctas}, 1, 1) "
+    cluster = "" if layout.exchange != "cluster" else f"__cluster_dims__({layout.ctas}, 1, 1) "
     text = f"""#include "fused/{direction}.cuh"
 #include "exchange/{layout.exchange}.cuh"
 {config(cell, dtype, numbers, flags, [f"using Exchange = {exchange(layout)};"])}
@@ -53,13 +54,13 @@ extern "C" __global__ {cluster}__launch_bounds__({layout.threads}, 1) void fused
   fused_{direction}<Config>(arguments);
 }}
 """
-    name = f"{title('fused', direction, cell, dtype)} D={layout.D}" + (f" on {layout.ctas} SMs" if cluster else "")
+    name = f"{title('fused', direction, cell, dtype)} D={layout.D}" + (f" on {layout.ctas} SMs" if layout.ctas > 1 else "")
     return Kernel(name, f"fused_{direction}_kernel", text)
 
 
 def exchange(layout: Layout) -> str:
     """The exchange of a layout in CUDA."""
-    return "Local" if layout.exchange == "local" else f"Cluster<{layout.ctas}>"
+    return {"local": "Local", "cluster": f"Cluster<{layout.ctas}>", "grid": f"Grid<{layout.ctas}>"}[layout.exchange]
 
 
 @cache

@@ -9,7 +9,6 @@ import torch
 
 from . import driver
 
-
 CLUSTER_CTAS = {9: 16, 10: 16, 11: 8, 12: 8}
 """By the major number of the compute capability. Source: CUDA C++ Programming Guide, thread block clusters; 16 is the
 non-portable size."""

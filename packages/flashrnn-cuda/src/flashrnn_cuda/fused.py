@@ -19,7 +19,7 @@ from .availability import why_not_cuda
 from .catalogue import fused
 from .compile.kernel import Kernel
 from .device import device, index_of
-from .gradients import fill_sums, gate_gradients, gates_first, gradient_limits, weight_gradient_parts
+from .gradients import fill_weight_and_bias_gradients, gate_gradients, gates_first, gradient_limits
 from .launch import function
 from .plan import Layout, Pass, plan, tiles_of
 from .recompute import activations_first, recompute_saved
@@ -28,10 +28,12 @@ from .recompute import activations_first, recompute_saved
 @lru_cache(maxsize=1024)
 def layout_of(problem: Problem, direction: str) -> Union[Layout, str]:
     """The layout of one pass of a problem, or why there is none."""
-    groups = problem.num_heads * tiles_of(problem.batch_size)
-    wanted = Pass(direction, problem.cell, problem.dtype.itemsize, problem.head_dim, groups)
+    wanted = Pass(direction, problem.cell, problem.dtype.itemsize, problem.head_dim, groups_of(problem))
     return plan(wanted, device(index_of(problem.device)), **_forced)
 
+
+FIRST_GROUP, NO_MAIL = 0, -1
+"""Of heads and tiles of batch rows; EMPTY in kernels/exchange/grid.cuh."""
 
 _forced: dict[str, Any] = {}
 
@@ -81,13 +83,16 @@ class CudaFused(Backend):
             SAVE=saved is not None,
             LIMITED=problem.config.forward_clipval is not None,
         )
+        mailbox = mailbox_of(problem, layout)
         arguments = pack.pack(
             pack.FORWARD,
+            (FIRST_GROUP,),
             pack.sizes(problem),
             pack.weights(inputs.R, inputs.b),
             pack.states(inputs.states),
             pack.states(outputs.last_states),
             pack.masks(inputs),
+            (data_of(mailbox),),
             pack.arrays(Wx),
             pack.arrays(outputs.states),
             pack.arrays(saved),
@@ -114,14 +119,17 @@ class CudaFused(Backend):
             LIMITED=is_limited(config),
             OUTSIDE=grads.states is not None,
         )
+        mailbox = mailbox_of(problem, layout)
         arguments = pack.pack(
             pack.BACKWARD,
+            (FIRST_GROUP,),
             pack.sizes(problem),
             pack.weights(inputs.R, inputs.b),
             pack.states(inputs.states),
             pack.states(grads.last_states),
             pack.states(into.states),
             pack.masks(inputs),
+            (data_of(mailbox),),
             pack.arrays(outputs.states),
             pack.arrays(saved),
             pack.arrays(grads.states),
@@ -131,8 +139,7 @@ class CudaFused(Backend):
             gradient_limits(problem),
         )
         launch(problem, kernel, layout, arguments)
-        R_parts = weight_gradient_parts(problem, d_gates, inputs, outputs.states) if into.R is not None else None
-        fill_sums(into, R_parts, d_bias)
+        fill_weight_and_bias_gradients(problem, into, d_gates, inputs, outputs.states, d_bias)
 
 
 def is_limited(config: FlashRNNConfig) -> bool:
@@ -147,10 +154,36 @@ def settled(layout: Union[Layout, str]) -> Layout:
     return layout
 
 
+def mailbox_of(problem: Problem, layout: Layout) -> Optional[Tensor]:
+    """What CTAs hand on through global memory, at first without mail; None where they have no need of it."""
+    if layout.exchange != "grid":
+        return None
+    words = groups_of(problem) * layout.mailbox_bytes // 4
+    return torch.full((words,), NO_MAIL, dtype=torch.int32, device=problem.device)
+
+
+def data_of(x: Optional[Tensor]) -> int:
+    """The address of a tensor that may be missing."""
+    return 0 if x is None else x.data_ptr()
+
+
+def groups_of(problem: Problem) -> int:
+    """Heads times tiles of batch rows."""
+    return problem.num_heads * tiles_of(problem.batch_size)
+
+
 def launch(problem: Problem, kernel: Kernel, layout: Layout, arguments: bytes) -> None:
-    """As many CTAs as the layout has, for each head and tile of batch rows."""
-    grid = problem.num_heads * tiles_of(problem.batch_size) * layout.ctas
-    function(kernel, index_of(problem.device), layout.shared_bytes, layout.ctas).launch((grid,), layout.threads, arguments)
+    """As many CTAs as the layout has, for each group; those of a grid run together, in several launches if need be."""
+    index, groups = index_of(problem.device), groups_of(problem)
+    if layout.exchange != "grid":
+        cluster = function(kernel, index, layout.shared_bytes, layout.ctas)
+        cluster.launch((groups * layout.ctas,), layout.threads, arguments)
+        return
+    grid = function(kernel, index, layout.shared_bytes)
+    at_once = grid.resident(layout.threads) * device(index).multiprocessors // layout.ctas
+    for first in range(FIRST_GROUP, groups, at_once):
+        count = min(at_once, groups - first)
+        grid.launch((count * layout.ctas,), layout.threads, pack.starting_at(first, arguments), cooperative=True)
 
 
 def bias_gradient(problem: Problem) -> Tensor:

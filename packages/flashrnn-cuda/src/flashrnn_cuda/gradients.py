@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
 import torch
@@ -13,9 +14,10 @@ from . import arguments as pack
 from .catalogue import sums, weight_gradient
 from .device import device, index_of
 from .launch import function
+from .operands import previous_h
 
-SMALL_HEAD = 128
-"""Up to this head_dim our own kernel makes the gradient of R, above it cuBLAS."""
+CUBLAS_TILE, ENOUGH_TILES = 128, 32
+"""cuBLAS makes the gradient of R where one of its products has at least so many such tiles; elsewhere our own kernel."""
 
 TILE, THREADS, STAGES, BLOCK_BYTES = 64, 128, 4, 64
 """As in kernels/gradient/weights.cuh."""
@@ -70,6 +72,29 @@ def fill_bias_gradient(db: Tensor, d_gates: GateGradients) -> None:
         target.copy_(torch.sum(d_gate, (0, 1), dtype=torch.float32))
 
 
+def fill_weight_and_bias_gradients(
+    problem: Problem,
+    into: InputGradients,
+    d_gates: GateGradients,
+    inputs: Inputs,
+    states: Tensor,
+    d_bias: Optional[Tensor],
+) -> None:
+    """The gradients of R and b that are asked for, from those of all gates; d_bias: parts of that of b, if there are any."""
+    if into.R is not None and suits_cublas(problem):
+        fill_weight_gradient(into.R, d_gates, previous_h(problem, inputs, states))
+        fill_sums(into, None, d_bias)
+    else:
+        fill_sums(into, None if into.R is None else weight_gradient_parts(problem, d_gates, inputs, states), d_bias)
+
+
+def suits_cublas(problem: Problem) -> bool:
+    """Whether a product of cuBLAS keeps the GPU busy: that of all gates with one head, else that of a gate for all."""
+    edge = -(-problem.head_dim // CUBLAS_TILE)
+    count = len(problem.cell.recurrent_gates) if problem.num_heads == 1 else problem.num_heads
+    return count * edge * edge >= ENOUGH_TILES
+
+
 def fill_weight_gradient(dR: Tensor, d_gates: GateGradients, h: Tensor) -> None:
     """dR[g, n] = sum over rows and steps of d_gates[g][b, t, n] h[b, t, n]^T, in float32, by cuBLAS.
 
@@ -78,13 +103,24 @@ def fill_weight_gradient(dR: Tensor, d_gates: GateGradients, h: Tensor) -> None:
         d_gates: of all gates.
         h: [B, T, NH, D], what entered each product.
     """
-    for target, d_gate in zip(dR, d_gates.gates()):
+    for target, d_gate in of_all_gates(dR, d_gates) if h.shape[2] == 1 else zip(dR, d_gates.gates()):
         time_first = d_gate.stride(0) < d_gate.stride(1)
-        target.copy_(product_in_float32(as_matrices(d_gate, time_first).mT, as_matrices(h, time_first)))
+        product = product_in_float32(as_matrices(d_gate, time_first).mT, as_matrices(h, time_first))
+        target.copy_(product.view(target.shape))
+
+
+def of_all_gates(dR: Tensor, d_gates: GateGradients) -> Iterator[tuple[Tensor, Tensor]]:
+    """For one head: parts of dR, [n, 1, D, D], each with the gradients of its n gates as one, [B, T, 1, n * D]."""
+    first = 0
+    for part in d_gates:
+        count = 0 if part is None else min(len(part), len(dR) - first)
+        if part is not None and count > 0:
+            yield dR[first : first + count], part[:count].permute(1, 2, 3, 0, 4).flatten(3)
+            first += count
 
 
 def weight_gradient_parts(problem: Problem, d_gates: GateGradients, inputs: Inputs, states: Tensor) -> Tensor:
-    """The same for small heads, [part, NR, NH, D, D] to be summed: of them cuBLAS would make too few CTAs.
+    """The same by our own kernel, [part, NR, NH, D, D] to be summed: CTAs enough also where cuBLAS would make few.
 
     See kernels/gradient/weights.cuh.
     """

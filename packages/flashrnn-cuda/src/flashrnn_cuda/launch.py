@@ -12,5 +12,5 @@ from .driver import Function
 
 @cache
 def function(kernel: Kernel, index: int, shared_bytes: int, cluster: int = 1) -> Function:
-    """The kernel on the device that torch calls cuda:index, with that much dynamic shared memory, in clusters of that size."""
+    """The kernel on the device that torch calls cuda:index, with that much dynamic shared memory, in clusters of a size."""
     return Function(load_cubin(kernel, device(index).capability), kernel.entry, index, shared_bytes, cluster)

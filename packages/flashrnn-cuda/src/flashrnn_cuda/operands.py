@@ -1,4 +1,4 @@
-"""R as the rows that the alternating kernels read: padded to whole chunks, and turned for the way back; and h before each step."""
+"""R as the alternating kernels read it: rows padded to whole chunks, turned for the way back; and h before each step."""
 
 from __future__ import annotations
 
@@ -32,5 +32,6 @@ def previous_h(problem: Problem, inputs: Inputs, states: Tensor) -> Tensor:
     h = states[0]
     shape = (problem.batch_size, 1, problem.num_heads, problem.head_dim)
     first = h.new_zeros(shape) if inputs.states is None else inputs.states[0].to(h.dtype).view(shape)
-    before = torch.cat([first, h[:, :-1]], dim=1)
+    before = torch.empty_like(h, memory_format=torch.contiguous_format)
+    before[:, :1], before[:, 1:] = first, h[:, :-1]
     return before if inputs.resets is None else before.masked_fill_(inputs.resets[:, :, None, None], 0)

@@ -1,14 +1,14 @@
 """How to lay a problem out on a GPU: a pure function of plain facts, so that it can be tried for GPUs that are not there.
 
-What is possible is found for every exchange and number of CTAs; of that, the plan takes what a model of the time of a step, fed by
-measured figures, says is fastest.
+What is possible is found for every exchange and number of CTAs. Of that the plan takes what is fastest by a model of the
+time of a step, which is fed by measured figures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import lcm
+from itertools import product
 from typing import Optional, Union
 
 from flashrnn.cells import CellSpec
@@ -29,14 +29,24 @@ TRANSFER_WARPS = 4
 PADDING = 16
 """Bytes between rows in shared memory, against bank conflicts."""
 
-BLOCKS = (1, 2)
+BLOCKS, GRID_UNITS, SPLITS = (1, 2), (8, 16, 32), (1, 2, 4, 8)
+"""What is tried: blocks a team, units a CTA of a grid, warps a team of a grid."""
+
+MAX_TEAMS = 15
+"""Each has a barrier of its own, beside that of the CTA."""
 
 OVERHEAD = {("forward", 1): 72, ("forward", 2): 120, ("backward", 1): 100, ("backward", 2): 124}
 """Registers a thread needs besides those that hold R, by direction and blocks a warp: found by compiling, none spills."""
-SPLIT_OVERHEAD = 56
-"""The same, on top, where a float32 product is made of three."""
+SPLIT_OVERHEAD, GRID_OVERHEAD = 56, {"forward": 44, "backward": 20}
+"""The same, on top, where a float32 product is made of three; where a thread looks at several places in a mailbox."""
+
+MOST_REGISTERS = 240
+"""That a thread is given: of 255, for what is not foreseen."""
 
 CLUSTER_SIZES = (2, 4, 8, 16)
+
+BARRIER_BYTES, MAILBOX_SLOTS = 16, 8
+"""Of a cluster's exchange; of a grid's."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +54,15 @@ class Layout:
     """One fused kernel.
 
     Attributes:
-        exchange: how CTAs hand each other what the next step reads; "local": there is but one.
+        exchange: how CTAs hand each other what the next step reads, as in kernels/exchange: "local", "cluster" or "grid".
         ctas: how many share a head and a tile of batch rows.
         D: head_dim rounded up.
-        blocks: blocks of 8 units that a warp owns.
+        blocks: blocks of 8 units that a team owns.
+        split: warps of a team, which share out k.
         kept: steps along k whose part of R stays in registers; the others' is in shared memory.
-        transfer_warps, stages: warps that move data, steps that they run ahead.
+        transfer_warps, stages: warps that move data, steps that they run ahead. Where teams are split, all but the leader.
         threads, shared_bytes: of a CTA.
+        mailbox_bytes: of global memory that a group needs for its exchange.
         step_ns: expected time of a step in nanoseconds.
     """
 
@@ -58,11 +70,13 @@ class Layout:
     ctas: int
     D: int
     blocks: int
+    split: int
     kept: int
     transfer_warps: int
     stages: int
     threads: int
     shared_bytes: int
+    mailbox_bytes: int
     step_ns: float
 
 
@@ -86,7 +100,7 @@ class Pass:
 
     @property
     def moved_states(self) -> int:
-        """States that are moved a step: all that come out (forward); those read and the gradients that come in (backward)."""
+        """States that are moved a step: all that come out (forward); those read, and gradients that come in (backward)."""
         cell = self.cell
         return cell.num_states + (0 if self.direction == "forward" else cell.num_states - len(cell.constant_states))
 
@@ -109,9 +123,7 @@ def plan(wanted: Pass, device: Device, exchange: Optional[str] = None, ctas: Opt
         device: where.
         exchange, ctas: None: whatever is fastest; else this one, for tests.
     """
-    found = [
-        x for x in layouts(wanted, device) if exchange in (None, x.exchange) and ctas in (None, x.ctas)
-    ]  # fmt: skip
+    found = [x for x in layouts(wanted, device) if exchange in (None, x.exchange) and ctas in (None, x.ctas)]
     if found:
         return min(found, key=lambda layout: waves(layout, wanted, device) * layout.step_ns)
     cell, D = wanted.cell, wanted.head_dim
@@ -124,66 +136,77 @@ def plan(wanted: Pass, device: Device, exchange: Optional[str] = None, ctas: Opt
 
 def layouts(wanted: Pass, device: Device) -> Iterator[Layout]:
     """All that is possible."""
-    for ctas in (1, *(size for size in CLUSTER_SIZES if size <= device.cluster_ctas)):
-        for blocks in BLOCKS:
-            found = layout(wanted, device, ctas, blocks)
-            if found is not None:
-                yield found
+    for blocks in BLOCKS:
+        for ctas in (1, *(size for size in CLUSTER_SIZES if size <= device.cluster_ctas)):
+            yield from layout(wanted, device, "local" if ctas == 1 else "cluster", ctas, blocks, 1)
+        for units, split in product(GRID_UNITS, SPLITS):
+            ctas = -(-wanted.head_dim // units)
+            if units % (UNITS * blocks) == 0 and 1 < ctas <= device.multiprocessors:
+                yield from layout(wanted, device, "grid", ctas, blocks, split)
 
 
-def layout(wanted: Pass, device: Device, ctas: int, blocks: int) -> Optional[Layout]:
-    """The layout with that many CTAs and blocks a warp; None if it does not fit."""
+def layout(wanted: Pass, device: Device, exchange: str, ctas: int, blocks: int, split: int) -> Iterator[Layout]:
+    """The layout with that many CTAs, blocks and warps a team, if it fits."""
     cell, item_bytes, forward = wanted.cell, wanted.item_bytes, wanted.direction == "forward"
+    units = round_up(-(-wanted.head_dim // ctas), UNITS * blocks)
+    D, recurrent, gates = units * ctas, len(cell.recurrent_gates), len(cell.gates)
+    width = D if forward else recurrent * (D if exchange == "grid" else units)  # of the product, along k
+    tiles = (recurrent * blocks + 1) // 2 if forward else ((ctas if exchange == "cluster" else 1) * blocks + 1) // 2
+    steps, left = divmod(width * item_bytes, MMA_BYTES * split)
+    teams = units // (UNITS * blocks)
+    warps, transfer_warps = teams * split, TRANSFER_WARPS if split == 1 else teams * (split - 1)
+    threads = 32 * (teams + transfer_warps)
+    if left or threads > 1024 or (split > 1 and teams > MAX_TEAMS):
+        return
+    registers = min(MOST_REGISTERS, device.registers // (32 * round_up(threads // 32, 4)) // 8 * 8)
     overhead = OVERHEAD[wanted.direction, blocks] + (SPLIT_OVERHEAD if item_bytes == 4 else 0)
-    D = round_up(wanted.head_dim, lcm(2 * UNITS, UNITS * blocks * ctas))
-    units = D // ctas
-    recurrent, gates = len(cell.recurrent_gates), len(cell.gates)
-    width = D if forward else recurrent * units  # of the product, along k
-    tiles = (recurrent * blocks + 1) // 2 if forward else (ctas * blocks + 1) // 2
-    steps, too_many = divmod(width * item_bytes, MMA_BYTES)
-    if too_many:
-        return None
-    warps = units // (UNITS * blocks)
-    all_warps = round_up(warps + TRANSFER_WARPS, 4)
-    registers = min(248, device.registers // (32 * all_warps) // 8 * 8)
+    overhead += GRID_OVERHEAD[wanted.direction] if exchange == "grid" else 0
     kept = min(steps, (registers - overhead) // (4 * tiles))
     if kept < steps:
         kept -= kept % (2 if steps % 2 == 0 else 1)  # operands are best loaded in pairs
-    threads = 32 * (warps + TRANSFER_WARPS)
-    if kept < 0 or threads > 1024:
-        return None
+    if kept < 0:
+        return
     array = ROWS * (units * item_bytes + PADDING)
     buffers = 2 * ROWS * (width * item_bytes + PADDING)
-    exchange = "local" if ctas == 1 else "cluster"
-    sent = 0 if ctas == 1 else ROWS * D * (item_bytes if forward else 4)
-    sums = 0 if forward else 2 * sent
     rest = warps * (steps - kept) * tiles * 512
-    initial = 0 if forward else 32 * warps * 2 * blocks * cell.num_states * 4
+    initial = 0 if forward else 32 * teams * 2 * blocks * cell.num_states * 4
+    sums = (warps - teams) * tiles * 512
+    reduced = 0 if forward or exchange != "cluster" else 2 * ROWS * D * 4
     ring = len(cell.input_gates) if forward else len(cell.saved) + wanted.moved_states
     results = wanted.moved_states + len(cell.saved) if forward else gates - recurrent
+    fixed = buffers + rest + initial + sums + reduced + 2 * results * array + BARRIER_BYTES
     for stages in STAGES:
-        shared = buffers + rest + initial + sums + (stages * ring + 2 * results) * array + BARRIER_BYTES
+        shared = fixed + stages * ring * array
         if shared <= device.shared_bytes:
-            product = product_ns(steps, tiles * (1 if item_bytes == 2 else 6), warps, rest)
-            step_ns = BESIDES_NS + product + exchange_ns(exchange, sent)
-            return Layout(exchange, ctas, D, blocks, kept, TRANSFER_WARPS, stages, threads, shared, step_ns)
-    return None
-
-
-BARRIER_BYTES = 16
+            handed = ROWS * (width * item_bytes if forward or exchange == "grid" else D * 4)
+            step_ns = (
+                besides_ns(exchange, ctas, handed)
+                + product_ns(steps, tiles * (1 if item_bytes == 2 else 6), warps, rest)
+                + (SPLIT_NS if split > 1 else 0)
+            )
+            mailbox = MAILBOX_SLOTS * handed if exchange == "grid" else 0
+            yield Layout(
+                *(exchange, ctas, D, blocks, split, kept, transfer_warps, stages, threads, shared, mailbox, step_ns)
+            )
+            return
 
 
 # ---------------------------------------------------------------------------------------------------------- time of a step
 
 CLOCK_GHZ = 1.75
-BESIDES_NS = 200
-"""Of a step besides product and exchange: the pointwise step and what waits for it."""
-
 MMA_CLOCKS, SHARED_BYTES_A_CLOCK = 8, 128
 """A call of mma on one of an SM's four tensor cores; what shared memory yields."""
 
-CLUSTER_NS = ((2048, 285), (4096, 366), (8192, 501), (12288, 580), (16384, 665))
-"""An exchange in a cluster, by bytes of a buffer; beyond as between the last two. Measured on an H200."""
+SPLIT_NS = 50
+"""Adding up the products of a team."""
+
+LOCAL_NS = ((0, 200),)
+CLUSTER_NS = ((2048, 385), (4096, 466), (8192, 601), (12288, 680), (16384, 765))
+GRID_NS, GRID_CTA_NS = ((8192, 910), (12288, 1010), (16384, 1150), (49152, 1910), (65536, 2180)), 4
+"""What a step takes besides its product, by bytes that are handed to each CTA, and for each CTA.
+
+Measured on an H200, see benchmarks/LOG.md: an exchange by st.async alone takes 100 less than CLUSTER_NS says.
+"""
 
 
 def product_ns(steps: int, tiles: int, warps: int, rest_bytes: int) -> float:
@@ -192,15 +215,15 @@ def product_ns(steps: int, tiles: int, warps: int, rest_bytes: int) -> float:
     return (rounds * steps * tiles * MMA_CLOCKS + rest_bytes / SHARED_BYTES_A_CLOCK) / CLOCK_GHZ
 
 
-def exchange_ns(exchange: str, sent: int) -> float:
-    """Until what the CTAs hand to each other, so many bytes to each, is there."""
-    if exchange == "local":
-        return 0.0
-    return interpolate(CLUSTER_NS, sent)
+def besides_ns(exchange: str, ctas: int, handed: int) -> float:
+    """The pointwise step, and until what the CTAs of a tile hand to each other, so many bytes to each, is there."""
+    if exchange == "grid":
+        return interpolate(GRID_NS, handed) + GRID_CTA_NS * ctas
+    return interpolate(CLUSTER_NS if exchange == "cluster" else LOCAL_NS, handed)
 
 
 def interpolate(table: tuple[tuple[int, float], ...], x: int) -> float:
-    """The value at x of a line through the points of a table, its last piece extended; before the first point that point's."""
+    """The value at x of a line through the points of a table, its last piece extended; the first one's before it."""
     last = next((i for i, (place, _) in enumerate(table) if x <= place), len(table) - 1)
     if last == 0:
         return table[0][1]
@@ -208,7 +231,12 @@ def interpolate(table: tuple[tuple[int, float], ...], x: int) -> float:
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
 
+def groups_at_once(layout: Layout, device: Device) -> int:
+    """How many the device takes at a time; clusters leave some SMs unused."""
+    usable = 0.92 if layout.exchange == "cluster" else 1.0
+    return max(1, int(usable * device.multiprocessors / layout.ctas))
+
+
 def waves(layout: Layout, wanted: Pass, device: Device) -> int:
-    """How many times the device is filled; clusters leave some SMs unused."""
-    at_once = device.multiprocessors if layout.ctas == 1 else int(0.92 * device.multiprocessors / layout.ctas)
-    return -(-wanted.groups // max(1, at_once))
+    """How many times the device is filled."""
+    return -(-wanted.groups // groups_at_once(layout, device))

@@ -64,6 +64,7 @@ struct Arrivals {
 template <int CTAS_>
 struct Cluster {
   static constexpr int CTAS = CTAS_;
+  static constexpr bool GATHERS_GATES = false;
   static __device__ __forceinline__ int rank() { return int(blockIdx.x % CTAS); }
   static __device__ __forceinline__ int group() { return int(blockIdx.x / CTAS); }
 
@@ -75,7 +76,8 @@ struct Cluster {
     using Arrivals = flashrnn::Arrivals<8 * WIDTH * SIZE / CTAS * (CTAS - 1)>;
     static constexpr int BARRIER_BYTES = Arrivals::BYTES;
 
-    __device__ __forceinline__ Gather(char* memory, int distance, char* barriers) : Base{memory, distance, barriers} {}
+    __device__ __forceinline__ Gather(char* memory, int distance, char* barriers, char* mailbox)
+        : Base{memory, distance, barriers, mailbox} {}
     __device__ __forceinline__ Arrivals arrivals() const { return {this->barriers}; }
 
     __device__ __forceinline__ void begin() const { arrivals().begin(); }
@@ -103,18 +105,18 @@ struct Cluster {
     __device__ __forceinline__ void wait(int i) const { arrivals().wait(i); }
   };
 
-  // The warps of a CTA share all units of the head; what a CTA has computed for a unit goes to a place of its own in the owner's
+  // The teams of a CTA share all units of the head; what a CTA has computed for a unit goes to a place of its own in the owner's
   // buffer [CTAS][UNITS][8 rows], in float32. The owner adds up, always in the same order.
   template <int UNITS, int BLOCKS>
   struct Reduce {
-    static constexpr int TILES = CTAS * BLOCKS / 2;  // of 16 units, a warp
+    static constexpr int TILES = CTAS * BLOCKS / 2;  // of 16 units, a team
     static constexpr int BUFFER = CTAS * UNITS * 8 * 4;
     using Arrivals = flashrnn::Arrivals<BUFFER>;
     static constexpr int BYTES = 2 * BUFFER + Arrivals::BYTES;
     char* memory;
 
     __device__ __forceinline__ Arrivals arrivals() const { return {memory + 2 * BUFFER}; }
-    static __device__ __forceinline__ int unit(int warp, int q) { return (warp * 2 * TILES + q) * 8; }
+    static __device__ __forceinline__ int unit(int first_unit, int team, int q) { return (team * 2 * TILES + q) * 8; }
 
     __device__ __forceinline__ void begin() const { arrivals().begin(); }
     __device__ __forceinline__ void end() const { synchronize_cluster(); }
@@ -137,17 +139,17 @@ struct Cluster {
       store_async(of_peer(shared_address(there), owner), piece, of_peer(arrivals().barrier(i), owner));
     }
 
-    __device__ __forceinline__ void run(int i, float (&total)[BLOCKS][2], const float (&product)[2 * TILES][2], int warp,
+    __device__ __forceinline__ void run(int i, float (&total)[BLOCKS][2], const float (&product)[2 * TILES][2], int team,
                                         int lane) const {
 #pragma unroll
-      for (int m = 0; m < TILES; m++) send(i, unit(warp, 2 * m), product[2 * m], product[2 * m + 1], lane);
+      for (int m = 0; m < TILES; m++) send(i, unit(0, team, 2 * m), product[2 * m], product[2 * m + 1], lane);
       arrivals().wait(i);
 #pragma unroll
       for (int block = 0; block < BLOCKS; block++) {
         total[block][0] = total[block][1] = 0.f;
 #pragma unroll
         for (int from = 0; from < CTAS; from++) {
-          const char* const sums = place(i, from, (warp * BLOCKS + block) * 8 + lane / 4, lane % 4 * 2);
+          const char* const sums = place(i, from, (team * BLOCKS + block) * 8 + lane / 4, lane % 4 * 2);
 #pragma unroll
           for (int j = 0; j < 2; j++) total[block][j] += reinterpret_cast<const float*>(sums)[j];
         }

@@ -32,10 +32,12 @@ __host__ __device__ constexpr int member(unsigned set, int i) {
 __host__ __device__ constexpr int rank_of(unsigned set, int i) { return count_bits(set & ((1u << i) - 1)); }
 
 struct BackwardArguments {
+  int64 first_group;  // of the launch; a group is a head and a tile of batch rows
   Sizes sizes;
   Weights weights;
   States initial, d_last, d_initial;  // d_initial: out; null: not asked for
   Masks masks;
+  char* mailbox;  // of the exchange, if it goes through global memory
   Arrays states, saved;
   Arrays d_states;      // from outside; null: zero
   Arrays d_input;       // out, of the gates that have an input part: dWx
@@ -46,7 +48,7 @@ struct BackwardArguments {
   int cut;              // no gradient through R
 };
 
-// Config: T, Cell, Exchange, D (head_dim, rounded up), BLOCKS (of 8 units, a warp), KEPT (steps of R in registers),
+// Config: T, Cell, Exchange, D (head_dim, rounded up), BLOCKS (of 8 units, a team), SPLIT (warps of a team), KEPT (steps of R in registers),
 // TRANSFER_WARPS, STAGES, PIECE, MASKED, LIMITED (something is clipped or cut), OUTSIDE (a gradient of states is given).
 template <class Config>
 struct BackwardPlan {
@@ -56,42 +58,62 @@ struct BackwardPlan {
   static constexpr int STATES = Cell::STATES, GATES = Cell::GATES, RECURRENT = Cell::RECURRENT_GATES, SAVED = Cell::SAVED;
   static constexpr int FIRST_INPUT = GATES - Cell::INPUT_GATES;
   using Exchange = typename Config::Exchange;
-  static constexpr int UNITS = D / Exchange::CTAS, K = RECURRENT * UNITS;  // of the product: gates of the CTA's units
-  using Reduce = typename Exchange::template Reduce<UNITS, BLOCKS>;        // to the gradient of h
-  using Gates = Local::Gather<T, K>;                                       // in this CTA
-  static constexpr int TILES = Reduce::TILES, STEPS = K * int(sizeof(T)) / (4 * MMA_WORDS);  // calls of mma along k
-  static constexpr int COMPUTE_WARPS = UNITS / (8 * BLOCKS);
-  static constexpr int COMPUTE_THREADS = 32 * COMPUTE_WARPS, TRANSFER_THREADS = 32 * Config::TRANSFER_WARPS;
+  static constexpr int UNITS = D / Exchange::CTAS, SPLIT = Config::SPLIT;
+  static constexpr int GATE = Exchange::GATHERS_GATES ? D : UNITS, K = RECURRENT * GATE;  // of a gate, and all, in the product
+  using Reduce = typename Exchange::template Reduce<UNITS, BLOCKS>;                       // to the gradient of h
+  using Gates = typename Either<Exchange::GATHERS_GATES, Exchange, Local>::template Gather<T, K>;
+  static constexpr int TILES = Reduce::TILES;                                     // of 16 units, a team
+  static constexpr int STEPS = K * int(sizeof(T)) / (4 * MMA_WORDS) / SPLIT;      // calls of mma along k, a warp
+  static constexpr int TEAMS = UNITS / (8 * BLOCKS), HELPERS = TEAMS * (SPLIT - 1);
+  static constexpr int COMPUTE_THREADS = 32 * TEAMS, TRANSFER_THREADS = 32 * Config::TRANSFER_WARPS;
+  static_assert(HELPERS == 0 || HELPERS == Config::TRANSFER_WARPS, "those who help are those who transfer");
   static constexpr int THREADS = COMPUTE_THREADS + TRANSFER_THREADS;
   using Weights = WarpWeights<T, TILES, STEPS, Config::KEPT>;
+  using Team = flashrnn::Team<SPLIT, 2 * TILES>;
   // States that are read: those before step t go through the ring, and were those after it in the step before.
   static constexpr unsigned NEW = Cell::READS_NEW | (Config::LIMITED ? 1u : 0u), READ = Cell::READS_OLD | NEW;
   static constexpr unsigned OUTSIDE = Config::OUTSIDE ? ((1u << STATES) - 1) & ~Cell::CONSTANT : 0u;
   static constexpr int FIRST_STATE = SAVED, FIRST_OUTSIDE = SAVED + count_bits(READ);
   static constexpr int INPUTS = FIRST_OUTSIDE + count_bits(OUTSIDE);
   static constexpr int PITCH = UNITS * int(sizeof(T)) + 16, ARRAY = 8 * PITCH;
-  // Two sets of the gates that the product reads and those that it does not; then the ring; weights; initial states; what the
-  // exchange needs.
+  // Two sets of the gates that the product reads and those that it does not; then the ring; weights; initial states; sums of
+  // teams; what the exchange needs.
   static constexpr int RESULTS = Gates::BYTES + (GATES - RECURRENT) * ARRAY, RING = STAGES * INPUTS * ARRAY;
-  static constexpr int WEIGHTS = COMPUTE_WARPS * Weights::SHARED_BYTES, STATES_READ = count_bits(READ);
-  static constexpr int REDUCE = 2 * RESULTS + RING + WEIGHTS + 2 * BLOCKS * STATES_READ * COMPUTE_THREADS * 4;
+  static constexpr int WEIGHTS = TEAMS * SPLIT * Weights::SHARED_BYTES, STATES_READ = count_bits(READ);
+  static constexpr int SUMS = 2 * RESULTS + RING + WEIGHTS + 2 * BLOCKS * STATES_READ * COMPUTE_THREADS * 4;
+  static constexpr int REDUCE = SUMS + TEAMS * Team::BYTES;
   static constexpr int SHARED_BYTES = REDUCE + Reduce::BYTES;
 
-  char* memory;
+  static constexpr int64 MAILBOX = Gates::MAILBOX_BYTES;
+  char *memory, *mailbox;
 
-  __device__ __forceinline__ Gates gates() const { return {memory, RESULTS, nullptr}; }
+  __device__ __forceinline__ Gates gates() const { return {memory, RESULTS, nullptr, mailbox}; }
+  template <class Meanwhile>
+  __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
+    gates().template sync<THREADS, RECURRENT>(i, meanwhile);
+  }
+  __device__ __forceinline__ Team team(int index) const { return {memory + SUMS, index, 0}; }
+  // That of a transfer warp.
+  __device__ __forceinline__ Team team_of_helper(int warp) const { return {memory + SUMS, warp % TEAMS, 1 + warp / TEAMS}; }
   __device__ __forceinline__ Reduce reduce() const { return {memory + REDUCE}; }
   static __device__ __forceinline__ int first_unit() { return Exchange::rank() * UNITS; }
+  // The column of the CTA's first unit among those of a gate, and the unit of the first of these columns.
+  static __device__ __forceinline__ int first_column() { return Exchange::GATHERS_GATES ? first_unit() : 0; }
+  static __device__ __forceinline__ int unit_of_column_0() { return first_unit() - first_column(); }
   // Where in a set the gradient of a gate lies, row by row.
   static __device__ __forceinline__ int offset(int gate, int row) {
-    return gate < RECURRENT ? row * Gates::PITCH + gate * UNITS * int(sizeof(T))
+    return gate < RECURRENT ? row * Gates::PITCH + (gate * GATE + first_column()) * int(sizeof(T))
                             : Gates::BYTES + (gate - RECURRENT) * ARRAY + row * PITCH;
   }
   // The set that step i fills.
   __device__ __forceinline__ char* results(int i) const { return memory + (i & 1) * RESULTS; }
+  // What part of the team's product in step i reads.
+  __device__ __forceinline__ const char* operand(int i, int part) const {
+    return gates().buffer(i) + part * STEPS * MMA_WORDS * 4;
+  }
   __device__ __forceinline__ char* input(int i) const { return memory + 2 * RESULTS + i % STAGES * (INPUTS * ARRAY); }
-  __device__ __forceinline__ char* weights(int warp) const {
-    return memory + 2 * RESULTS + RING + warp * Weights::SHARED_BYTES;
+  __device__ __forceinline__ char* weights(const Team& team) const {
+    return memory + 2 * RESULTS + RING + (team.index * SPLIT + team.part) * Weights::SHARED_BYTES;
   }
   // An initial state of a row of a unit that this thread owns, in float32.
   __device__ __forceinline__ float& initial(int state, int block, int j, int thread) const {
@@ -99,6 +121,25 @@ struct BackwardPlan {
     return reinterpret_cast<float*>(memory + 2 * RESULTS + RING + WEIGHTS)[index * COMPUTE_THREADS + thread];
   }
 };
+
+// The part of R^T that a warp multiplies with; the exchange says which units the row blocks of its team are.
+template <class Config>
+__device__ __forceinline__ typename BackwardPlan<Config>::Weights load_weights(const BackwardPlan<Config>& plan,
+                                                                               const BackwardArguments& args, int head,
+                                                                               const typename BackwardPlan<Config>::Team& team,
+                                                                               int lane) {
+  using Plan = BackwardPlan<Config>;
+  using T = typename Plan::T;
+  typename Plan::Weights weights;
+  weights.load(plan.weights(team), lane, [&](int q, int i) -> uint {
+    const int first = Plan::Reduce::unit(plan.first_unit(), team.index, q);
+    if (first < 0) return 0;
+    const int k = (team.part * Plan::STEPS * MMA_WORDS + i) * 4 / int(sizeof(T));
+    const int out = plan.unit_of_column_0() + k % Plan::GATE;
+    return load_word<T, true>(args.weights, args.sizes.head_dim, k / Plan::GATE, head, out, first + lane / 4);
+  });
+  return weights;
+}
 
 // -------------------------------------------------------------------------------------------------------- transfer warps
 
@@ -140,6 +181,18 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
   const Inputs inputs(thread, find_input);
   const Before before(thread, find_before);
   const Outputs outputs(thread, find_output);
+  // Where teams are split, these warps make the parts of the products that their leaders do not.
+  const int lane = thread % 32;
+  const auto team = plan.team_of_helper(thread / 32);
+  typename Plan::Weights weights;
+  if constexpr (Plan::SPLIT > 1) weights = load_weights(plan, args, head, team, lane);
+  const auto help = [&](int i) {
+    if constexpr (Plan::SPLIT > 1) {
+      float product[2 * Plan::TILES][2] = {};
+      if (!Config::LIMITED || !args.cut) multiply(product, weights, plan.operand(i, team.part), Plan::Gates::PITCH, lane);
+      team.add_up(product, lane);
+    }
+  };
   const auto fetch = [&](int i) {
     const auto copy = [&](const char* from, int to) { copy_in<Config::PIECE>(plan.input(i) + to, from); };
     if (i <= last_t) inputs.step(i, find_input, copy);
@@ -152,12 +205,14 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
 
   for (int i = 0; i < AHEAD; i++) fetch(i);
   wait_for_copies<PENDING>();
-  plan.gates().sync();
+  __syncthreads();
   for (int i = 0; i <= last_t; i++) {
-    fetch(i + AHEAD);
-    if (i > 0) write(i - 1);
-    wait_for_copies<PENDING>();
-    plan.gates().sync();
+    plan.sync(i, [&] {
+      fetch(i + AHEAD);
+      if (i > 0) write(i - 1);
+      wait_for_copies<PENDING>();
+    });
+    help(i);
   }
   write(last_t);
 }
@@ -168,13 +223,15 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
 template <class Config>
 __device__ __forceinline__ void receive(float (&d_state)[Config::BLOCKS][2][BackwardPlan<Config>::STATES],
                                         const typename BackwardPlan<Config>::Weights& weights,
-                                        const BackwardPlan<Config>& plan, const BackwardArguments& args,
-                                        const TileRows<Config::MASKED>& rows, int t, int warp, int lane) {
+                                        const typename BackwardPlan<Config>::Team& team, const BackwardPlan<Config>& plan,
+                                        const BackwardArguments& args,
+                                        const TileRows<Config::MASKED>& rows, int t, int lane) {
   using Plan = BackwardPlan<Config>;
   float product[2 * Plan::TILES][2] = {}, total[Config::BLOCKS][2];
   const int i = args.sizes.time - 2 - t;  // of step t + 1
-  if (!Config::LIMITED || !args.cut) multiply(product, weights, plan.gates().buffer(i), Plan::Gates::PITCH, lane);
-  plan.reduce().run(i, total, product, warp, lane);
+  if (!Config::LIMITED || !args.cut) multiply(product, weights, plan.operand(i, 0), Plan::Gates::PITCH, lane);
+  team.add_up(product, lane);
+  plan.reduce().run(i, total, product, team.index, lane);
 #pragma unroll
   for (int block = 0; block < Config::BLOCKS; block++)
 #pragma unroll
@@ -191,18 +248,13 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
   using Cell = typename Plan::Cell;
   constexpr int BLOCKS = Plan::BLOCKS, GATES = Plan::GATES, STATES = Plan::STATES;
   constexpr int SAVED = SAVED_SIZE<Cell>, INPUTS = Plan::INPUTS, SIZE = int(sizeof(T));
-  const int lane = thread % 32, warp_unit = thread / 32 * 8 * BLOCKS, last_t = args.sizes.time - 1;
+  const auto team = plan.team(thread / 32);
+  const int lane = thread % 32, warp_unit = team.index * 8 * BLOCKS, last_t = args.sizes.time - 1;
   const int unit = plan.first_unit() + warp_unit + lane / 4;  // in the head
   const auto gates = plan.gates();
   const auto exists = [&](int block) { return unit + block * 8 < args.sizes.head_dim; };
 
-  typename Plan::Weights weights;
-  weights.load(plan.weights(thread / 32), lane, [&](int q, int i) -> uint {
-    const int first = Plan::Reduce::unit(thread / 32, q), k = i * 4 / SIZE;
-    if (first < 0) return 0;
-    return load_word<T, true>(args.weights, args.sizes.head_dim, k / Plan::UNITS, head, plan.first_unit() + k % Plan::UNITS,
-                              first + lane / 4);
-  });
+  const auto weights = load_weights(plan, args, head, team, lane);
   const TileRows<Config::MASKED> rows(args.masks, args.sizes, first_row, lane);
   float d_state[BLOCKS][2][STATES], now[BLOCKS][2][STATES], d_bias[GATES][BLOCKS] = {};
 #pragma unroll
@@ -219,7 +271,7 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
         if (has_bit(Plan::NEW, s) && there)
           now[block][j][s] = to_float(reinterpret_cast<const T*>(args.states.at(s, rows.batch[j], last_t, head))[unit + block * 8]);
       }
-  gates.sync();
+  __syncthreads();
   float input[INPUTS * BLOCKS][2];
   const auto load_input = [&](int i) {
     load_tiles<T>(input, plan.input(i) + warp_unit * SIZE, Plan::PITCH, lane,
@@ -260,15 +312,18 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
 #pragma unroll
       for (int g = 0; g < GATES; g++) {
         if (g < Plan::RECURRENT)
-          gates.put(i, g * Plan::UNITS + warp_unit + block * 8, lane, d_gate[0][g], d_gate[1][g]);
+          gates.put(i, g * Plan::GATE + plan.first_column() + warp_unit + block * 8, lane, d_gate[0][g], d_gate[1][g]);
         else
           store_tile<T>(plan.results(i) + Plan::offset(g, 0) + (warp_unit + block * 8) * SIZE, Plan::PITCH, lane, d_gate[0][g],
                         d_gate[1][g]);
       }
     }
-    gates.sync();
+#pragma unroll
+    for (int g = 0; g < Plan::RECURRENT; g++)
+      gates.template send<BLOCKS>(i, g * Plan::GATE + plan.first_column() + warp_unit, lane);
+    plan.sync(i, [] {});
     if (!AT_START) load_input(i + 1);
-    receive<Config>(d_state, weights, plan, args, rows, t - 1, thread / 32, lane);
+    receive<Config>(d_state, weights, team, plan, args, rows, t - 1, lane);
   };
   for (int i = 0; i < last_t; i++) step(i, Constant<false>{});
   step(last_t, Constant<true>{});
@@ -299,9 +354,9 @@ template <class Config>
 __device__ __forceinline__ void fused_backward(const BackwardArguments& args) {
   using Plan = BackwardPlan<Config>;
   extern __shared__ __align__(16) char memory[];
-  const Plan plan{memory};
-  const int thread = threadIdx.x, group = Plan::Exchange::group();
+  const int thread = threadIdx.x, group = int(args.first_group) + Plan::Exchange::group();
   const int head = group % args.sizes.heads, first_row = group / args.sizes.heads * 8;
+  const Plan plan{memory, args.mailbox + group * Plan::MAILBOX};
   clear_shared<Plan::SHARED_BYTES, Plan::THREADS>(memory);
   plan.reduce().begin();
   if (thread < Plan::COMPUTE_THREADS)

@@ -1,7 +1,7 @@
 // The fused forward pass: a CTA, or several that share its units, computes all steps of one head for one tile of 8 batch rows.
 //
-// Compute warps keep R in registers as the a operand of mma. A warp owns 8 * BLOCKS units with all their gates, so that the
-// pointwise step happens in the registers the product ends in. Transfer warps bring Wx into a ring in shared memory, several
+// Compute warps keep R in registers as the a operand of mma. A warp, or a team of SPLIT that share out k, owns 8 * BLOCKS units with
+// all their gates, so that the pointwise step happens in the registers the product ends in. Transfer warps bring Wx into a ring in shared memory, several
 // steps ahead, and take the results out, a step behind. One barrier a step keeps them together.
 //
 // Units are counted within the CTA, but for the rows of R and the columns of gathered h, where they are counted in the head.
@@ -20,16 +20,18 @@
 namespace flashrnn {
 
 struct ForwardArguments {
+  int64 first_group;  // of the launch; a group is a head and a tile of batch rows
   Sizes sizes;
   Weights weights;
   States initial, last;
   Masks masks;
+  char* mailbox;  // of the exchange, if it goes through global memory
   Arrays input;          // Wx
   Arrays states, saved;  // out
   float clip;            // of h; negative: none
 };
 
-// Config: T, Cell, Exchange, D (head_dim, rounded up), BLOCKS (of 8 units, a warp), KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE,
+// Config: T, Cell, Exchange, D (head_dim, rounded up), BLOCKS (of 8 units, a team), SPLIT (warps of a team), KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE,
 // MASKED, SAVE, LIMITED (h is clipped).
 template <class Config>
 struct ForwardPlan {
@@ -41,23 +43,38 @@ struct ForwardPlan {
   static constexpr int STATES = Cell::STATES, GATES = Cell::GATES;
   static constexpr int RECURRENT = Cell::RECURRENT_GATES, INPUT = Cell::INPUT_GATES, FIRST_INPUT = GATES - INPUT;
   static constexpr int SAVED = Config::SAVE ? Cell::SAVED : 0;
-  static constexpr int TILES = (RECURRENT * BLOCKS + 1) / 2;              // of 16 gate rows a warp
-  static constexpr int STEPS = D * int(sizeof(T)) / (4 * MMA_WORDS);      // calls of mma along k
-  static constexpr int COMPUTE_WARPS = UNITS / (8 * BLOCKS);
-  static constexpr int COMPUTE_THREADS = 32 * COMPUTE_WARPS, TRANSFER_THREADS = 32 * Config::TRANSFER_WARPS;
+  static constexpr int SPLIT = Config::SPLIT, TILES = (RECURRENT * BLOCKS + 1) / 2;  // of 16 gate rows a team
+  static constexpr int STEPS = D * int(sizeof(T)) / (4 * MMA_WORDS) / SPLIT;        // calls of mma along k, a warp
+  static constexpr int TEAMS = UNITS / (8 * BLOCKS), HELPERS = TEAMS * (SPLIT - 1);
+  static constexpr int COMPUTE_THREADS = 32 * TEAMS, TRANSFER_THREADS = 32 * Config::TRANSFER_WARPS;
+  static_assert(HELPERS == 0 || HELPERS == Config::TRANSFER_WARPS, "those who help are those who transfer");
   static constexpr int THREADS = COMPUTE_THREADS + TRANSFER_THREADS;
   using Weights = WarpWeights<T, TILES, STEPS, Config::KEPT>;
+  using Team = flashrnn::Team<SPLIT, 2 * TILES>;
   // h goes out from its buffer, unless masks make what is returned differ from what the next step reads.
   static constexpr int FIRST_STAGED = Config::MASKED ? 0 : 1;
   static constexpr int PITCH = UNITS * int(sizeof(T)) + 16, ARRAY = 8 * PITCH;
-  // Two sets of a buffer of h and what else goes out; then the ring; weights; the exchange's barriers.
+  // Two sets of a buffer of h and what else goes out; then the ring; weights; sums of teams; the
+  // exchange's barriers.
   static constexpr int RESULTS = Gather::BYTES + (STATES - FIRST_STAGED + SAVED) * ARRAY, RING = STAGES * INPUT * ARRAY;
-  static constexpr int BARRIERS = 2 * RESULTS + RING + COMPUTE_WARPS * Weights::SHARED_BYTES;
+  static constexpr int SUMS = 2 * RESULTS + RING + TEAMS * SPLIT * Weights::SHARED_BYTES;
+  static constexpr int BARRIERS = SUMS + TEAMS * Team::BYTES;
   static constexpr int SHARED_BYTES = BARRIERS + Gather::BARRIER_BYTES;
 
-  char* memory;
+  static constexpr int64 MAILBOX = Gather::MAILBOX_BYTES;
+  char *memory, *mailbox;
 
-  __device__ __forceinline__ Gather gather() const { return {memory, RESULTS, memory + BARRIERS}; }
+  __device__ __forceinline__ Gather gather() const { return {memory, RESULTS, memory + BARRIERS, mailbox}; }
+  template <class Meanwhile>
+  __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
+    gather().template sync<THREADS, 1>(i, meanwhile);
+  }
+  __device__ __forceinline__ void sync(int i) const {
+    sync(i, [] {});
+  }
+  __device__ __forceinline__ Team team(int index) const { return {memory + SUMS, index, 0}; }
+  // That of a transfer warp.
+  __device__ __forceinline__ Team team_of_helper(int warp) const { return {memory + SUMS, warp % TEAMS, 1 + warp / TEAMS}; }
   static __device__ __forceinline__ int first_unit() { return Exchange::rank() * UNITS; }
   // Where in a set a row of the states, and after them of what is saved, lies.
   static __device__ __forceinline__ int offset(int array, int row) {
@@ -66,11 +83,33 @@ struct ForwardPlan {
   }
   // The set that step t fills.
   __device__ __forceinline__ char* results(int t) const { return memory + (t + 1 & 1) * RESULTS; }
+  // What part of the team's product with h(t - 1) reads.
+  __device__ __forceinline__ const char* operand(int t, int part) const {
+    return gather().buffer(t) + part * STEPS * MMA_WORDS * 4;
+  }
   __device__ __forceinline__ char* input(int t) const { return memory + 2 * RESULTS + t % STAGES * (INPUT * ARRAY); }
-  __device__ __forceinline__ char* weights(int warp) const {
-    return memory + 2 * RESULTS + RING + warp * Weights::SHARED_BYTES;
+  __device__ __forceinline__ char* weights(const Team& team) const {
+    return memory + 2 * RESULTS + RING + (team.index * SPLIT + team.part) * Weights::SHARED_BYTES;
   }
 };
+
+// The part of R that a warp multiplies with; row block q is gate q / BLOCKS of unit block q % BLOCKS of its team.
+template <class Config>
+__device__ __forceinline__ typename ForwardPlan<Config>::Weights load_weights(const ForwardPlan<Config>& plan,
+                                                                              const ForwardArguments& args, int head,
+                                                                              const typename ForwardPlan<Config>::Team& team,
+                                                                              int lane) {
+  using Plan = ForwardPlan<Config>;
+  using T = typename Plan::T;
+  typename Plan::Weights weights;
+  weights.load(plan.weights(team), lane, [&](int q, int i) -> uint {
+    if (q / Plan::BLOCKS >= Plan::RECURRENT) return 0;
+    const int out = plan.first_unit() + (team.index * Plan::BLOCKS + q % Plan::BLOCKS) * 8 + lane / 4;
+    const int in = (team.part * Plan::STEPS * MMA_WORDS + i) * 4 / int(sizeof(T));
+    return load_word<T, false>(args.weights, args.sizes.head_dim, q / Plan::BLOCKS, head, out, in);
+  });
+  return weights;
+}
 
 // -------------------------------------------------------------------------------------------------------- transfer warps
 
@@ -99,6 +138,18 @@ __device__ __forceinline__ void transfer_forward(const ForwardPlan<Config>& plan
   };
   const Inputs inputs(thread, find_input);
   const Outputs outputs(thread, find_output);
+  // Where teams are split, these warps make the parts of the products that their leaders do not.
+  const int lane = thread % 32;
+  const auto team = plan.team_of_helper(thread / 32);
+  typename Plan::Weights weights;
+  if constexpr (Plan::SPLIT > 1) weights = load_weights(plan, args, head, team, lane);
+  const auto help = [&](int t) {
+    if constexpr (Plan::SPLIT > 1) {
+      float product[2 * Plan::TILES][2] = {};
+      multiply(product, weights, plan.operand(t, team.part), Plan::Gather::PITCH, lane);
+      team.add_up(product, lane);
+    }
+  };
   const auto fetch = [&](int t) {
     if (t < args.sizes.time)
       inputs.step(t, find_input, [&](const char* from, int to) { copy_in<Config::PIECE>(plan.input(t) + to, from); });
@@ -110,12 +161,14 @@ __device__ __forceinline__ void transfer_forward(const ForwardPlan<Config>& plan
 
   for (int t = 0; t < AHEAD; t++) fetch(t);
   wait_for_copies<PENDING>();
-  plan.gather().sync();
+  plan.sync(0);
   for (int t = 0; t < args.sizes.time; t++) {
-    fetch(t + AHEAD);
-    if (t > 0) write(t - 1);
-    wait_for_copies<PENDING>();
-    plan.gather().sync();
+    help(t);
+    plan.sync(t + 1, [&] {
+      fetch(t + AHEAD);
+      if (t > 0) write(t - 1);
+      wait_for_copies<PENDING>();
+    });
   }
   write(args.sizes.time - 1);
 }
@@ -129,16 +182,12 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
   using T = typename Plan::T;
   using Cell = typename Plan::Cell;
   constexpr int BLOCKS = Plan::BLOCKS, GATES = Plan::GATES, STATES = Plan::STATES;
-  const int lane = thread % 32, warp_unit = thread / 32 * 8 * BLOCKS, T_ = args.sizes.time;
+  const auto team = plan.team(thread / 32);
+  const int lane = thread % 32, warp_unit = team.index * 8 * BLOCKS, T_ = args.sizes.time;
   const int warp_column = plan.first_unit() + warp_unit, unit = warp_column + lane / 4;  // in the head
   const auto gather = plan.gather();
 
-  typename Plan::Weights weights;  // row block q: gate q / BLOCKS of unit block q % BLOCKS
-  weights.load(plan.weights(thread / 32), lane, [&](int q, int i) -> uint {
-    if (q / BLOCKS >= Plan::RECURRENT) return 0;
-    const int out = unit + q % BLOCKS * 8, in = i * 4 / int(sizeof(T));
-    return load_word<T, false>(args.weights, args.sizes.head_dim, q / BLOCKS, head, out, in);
-  });
+  const auto weights = load_weights(plan, args, head, team, lane);
   float bias[GATES][BLOCKS];
 #pragma unroll
   for (int gate = 0; gate < GATES; gate++)
@@ -160,7 +209,7 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
                  rows.resets(0, 1) ? 0.f : state[block][1][0]);
   }
   gather.template send<BLOCKS>(0, warp_column, lane);
-  gather.sync();
+  plan.sync(0);
 
   float input[Plan::INPUT * BLOCKS][2];
   const auto load_input = [&](int t) {
@@ -180,7 +229,8 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
         if (g < GATES && i >= 0) gate[q][j] += rows.padding(t, j) ? 0.f : input[i][j];
       }
     gather.wait(t);
-    multiply(gate, weights, gather.buffer(t), Plan::Gather::PITCH, lane);
+    multiply(gate, weights, plan.operand(t, 0), Plan::Gather::PITCH, lane);
+    team.add_up(gate, lane);
     load_input(t + 1);
 
 #pragma unroll
@@ -205,7 +255,7 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
       for (int k = 0; k < Plan::SAVED; k++)
         store_tile<T>(plan.results(t) + Plan::offset(STATES + k, 0) + offset, Plan::PITCH, lane, saved[0][k], saved[1][k]);
     }
-    gather.sync();
+    plan.sync(t + 1);
   }
   gather.wait(T_);
 
@@ -223,9 +273,9 @@ template <class Config>
 __device__ __forceinline__ void fused_forward(const ForwardArguments& args) {
   using Plan = ForwardPlan<Config>;
   extern __shared__ __align__(16) char memory[];
-  const Plan plan{memory};
-  const int thread = threadIdx.x, group = Plan::Exchange::group();
+  const int thread = threadIdx.x, group = int(args.first_group) + Plan::Exchange::group();
   const int head = group % args.sizes.heads, first_row = group / args.sizes.heads * 8;
+  const Plan plan{memory, args.mailbox + group * Plan::MAILBOX};
   clear_shared<Plan::SHARED_BYTES, Plan::THREADS>(memory);
   plan.gather().begin();
   if (thread < Plan::COMPUTE_THREADS)

@@ -7,6 +7,17 @@
 
 namespace flashrnn {
 
+template <bool FIRST, class A, class B>
+struct Either_ {
+  using Type = A;
+};
+template <class A, class B>
+struct Either_<false, A, B> {
+  using Type = B;
+};
+template <bool FIRST, class A, class B>
+using Either = typename Either_<FIRST, A, B>::Type;
+
 // A value that the type knows.
 template <bool VALUE>
 struct Constant {
@@ -96,6 +107,41 @@ __device__ __forceinline__ void multiply(float (&c)[COUNT][2], const WarpWeights
         c[2 * m + i / 2][i % 2] = CHAINS == 2 ? sum[0][m][i] + sum[CHAINS - 1][m][i] : sum[0][m][i];
     }
 }
+
+// SPLIT warps that make one product together, each over one part of k; the one with part 0 leads: it gets the sum. Between two
+// sums all warps of the CTA meet.
+template <int SPLIT, int COUNT>
+struct Team {
+  static constexpr int BYTES = (SPLIT - 1) * COUNT * 2 * 32 * 4;  // of shared memory
+  int index, part;
+  float* memory;
+
+  __device__ __forceinline__ Team(char* memory_, int index_, int part_)
+      : index(index_), part(part_), memory(reinterpret_cast<float*>(memory_ + index_ * BYTES)) {}
+
+  template <int SIZE>
+  __device__ __forceinline__ void add_up(float (&product)[SIZE][2], int lane) const {
+    static_assert(SIZE >= COUNT, "the sums come first");
+    if constexpr (SPLIT > 1) {
+      constexpr int THREADS = 32 * SPLIT;
+      if (part == 0) {
+        asm volatile("bar.sync %0, %1;" ::"r"(1 + index), "n"(THREADS) : "memory");
+#pragma unroll
+        for (int from = 1; from < SPLIT; from++)
+#pragma unroll
+          for (int q = 0; q < COUNT; q++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) product[q][j] += memory[(((from - 1) * COUNT + q) * 2 + j) * 32 + lane];
+      } else {
+#pragma unroll
+        for (int q = 0; q < COUNT; q++)
+#pragma unroll
+          for (int j = 0; j < 2; j++) memory[(((part - 1) * COUNT + q) * 2 + j) * 32 + lane] = product[q][j];
+        asm volatile("bar.arrive %0, %1;" ::"r"(1 + index), "n"(THREADS) : "memory");
+      }
+    }
+  }
+};
 
 // The two batch rows of a lane in its CTA's tile: which there are, where their padding begins, where they are reset.
 template <bool MASKED>
