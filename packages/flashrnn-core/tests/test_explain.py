@@ -54,6 +54,20 @@ def test_the_text(plug_ins: PlugIns) -> None:
     assert all(line[12:14] == "  " and line[14] != " " for line in lines[1:])  # columns are aligned
 
 
+def test_how_a_backend_would_do_it(plug_ins: PlugIns, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = plug_ins.offer("kernel", FakeKernel("kernel"))
+    monkeypatch.setattr(kernel, "how", lambda problem: f"{problem.num_heads} CTAs", raising=False)
+    told = explain(16, 1024, 12, 64, device="cpu")
+    assert told.plans["kernel"] == "12 CTAs" and not told.plans["vanilla"]
+    assert str(told).splitlines()[1] == "kernel        taken: 12 CTAs"
+
+    def fail(problem: object) -> str:
+        raise ValueError("no idea")
+
+    monkeypatch.setattr(kernel, "how", fail)
+    assert explain(16, 1024, 12, 64, device="cpu").plans["kernel"] == "its how raised ValueError: no idea"
+
+
 @pytest.mark.parametrize("function", ["lstm", "gru"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("backend", ["auto", "kernel", "k", "vanilla", "vanilla_fwbw"])

@@ -92,10 +92,16 @@ def test_a_head_too_large_for_the_chip_names_the_other_backend() -> None:
     assert CUDA_FUSED.why_not(problem(head_dim=128)) is None
 
 
+@pytest.mark.usefixtures("gpu")
+def test_it_tells_its_plan_and_the_time_that_should_take() -> None:
+    told = CUDA_FUSED.how(problem(head_dim=512))
+    assert told.count("a cluster of 16 SMs a tile") == 2 and " us a step" in told and told.count(" ms in all") == 2
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_auto_takes_the_fused_kernel() -> None:
     assert explain(2, 3, 1, 64, "lstm", device="cuda", dtype="bfloat16").backend == "cuda_fused"
-    assert explain(2, 3, 1, 768, "lstm", device="cuda", dtype="bfloat16").backend == "cuda"
+    assert explain(2, 3, 1, 4096, "lstm", device="cuda", dtype="bfloat16").backend == "cuda"
 
 
 def test_a_gpu_without_an_index_on_a_machine_without_one(monkeypatch: pytest.MonkeyPatch) -> None:

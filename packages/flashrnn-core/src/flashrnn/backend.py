@@ -38,6 +38,13 @@ class Backend(ABC):
         Quick, and without side effects: no compile, no allocation, nothing written.
         """
 
+    def how(self, problem: Problem) -> str:
+        """In a few words how it would solve a problem that it solves, and what time that should take; may be empty.
+
+        For people who ask `flashrnn.explain`; as quick as why_not.
+        """
+        return ""
+
     @abstractmethod
     def forward(self, problem: Problem, inputs: Inputs, outputs: Outputs) -> None:
         """Fill every element of `outputs`. Never called for a problem that `is_empty`."""

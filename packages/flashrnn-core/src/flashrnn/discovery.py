@@ -62,6 +62,14 @@ class Candidate:
         return f"{self.name} ({self.distribution}) is broken: its why_not answered {reason!r}, neither None nor a sentence."
 
 
+    def how(self, problem: Problem) -> str:
+        """How this candidate would solve a problem that it solves, as far as it says."""
+        try:
+            return "" if self.backend is None else str(self.backend.how(problem))
+        except Exception as error:
+            return f"its how raised {_spell_error(error)}"
+
+
 @cache
 def candidates() -> tuple[Candidate, ...]:
     """All backends, in the order in which `auto` tries them; broken ones last. Found once in a process."""

@@ -30,11 +30,13 @@ class Explanation:
     Attributes:
         backend: the backend that runs, or None if the call would raise.
         reasons: for every backend, why it does not solve the problem; None where it does.
+        plans: for every backend that does, how it would, as far as it says.
         problem: the shapes and options asked about.
     """
 
     backend: Optional[str]
     reasons: dict[str, Optional[str]]
+    plans: dict[str, str]
     problem: Problem
 
     def __str__(self) -> str:
@@ -44,11 +46,12 @@ class Explanation:
             f"{problem.head_dim}, {str(config.dtype).replace('torch.', '')} on {problem.device}: "
             f"backend {config.backend!r} takes {self.backend or 'nothing'}"
         )
-        rows = [
-            (name, reason or ("taken" if name == self.backend else "would work too"))
-            for name, reason in self.reasons.items()
-        ]
+        rows = [(name, reason or self._how(name)) for name, reason in self.reasons.items()]
         return head + "\n" + table(rows)
+
+    def _how(self, name: str) -> str:
+        plan = self.plans.get(name)
+        return ("taken" if name == self.backend else "would work too") + (f": {plan}" if plan else "")
 
 
 def explain(
@@ -100,7 +103,8 @@ def explain(
         except BackendUnavailable as error:
             name, reasons[config.backend] = config.backend, str(error)
         usable = [name] if name in usable else []
-    return Explanation(usable[0] if usable else None, {**reasons, **not_installed()}, problem)
+    plans = {found.name: found.how(problem) for found in candidates() if reasons.get(found.name, "unknown") is None}
+    return Explanation(usable[0] if usable else None, {**reasons, **not_installed()}, plans, problem)
 
 
 def report() -> dict[str, Any]:

@@ -21,7 +21,7 @@ from .compile.kernel import Kernel
 from .device import device, index_of
 from .gradients import fill_weight_and_bias_gradients, gate_gradients, gates_first, gradient_limits
 from .launch import function
-from .plan import Layout, Pass, plan, tiles_of
+from .plan import Layout, Pass, plan, tiles_of, waves
 from .recompute import activations_first, recompute_saved
 
 
@@ -67,6 +67,17 @@ class CudaFused(Backend):
             if isinstance(layout, str):
                 return layout
         return None
+
+    def how(self, problem: Problem) -> str:
+        """The layouts, and the expected times of all steps."""
+        directions = ("forward", "backward") if problem.requires_grad else ("forward",)
+        return "; ".join(f"{direction} {self._how(problem, direction)}" for direction in directions)
+
+    @staticmethod
+    def _how(problem: Problem, direction: str) -> str:
+        layout, gpu = settled(layout_of(problem, direction)), device(index_of(problem.device))
+        milliseconds = waves(layout, groups_of(problem), gpu) * layout.step_ns * problem.sequence_size / 1e6
+        return f"{layout}, {milliseconds:.2f} ms in all"
 
     def forward(self, problem: Problem, inputs: Inputs, outputs: Outputs) -> None:
         """One launch; see kernels/fused/forward.cuh."""
