@@ -95,7 +95,7 @@ def test_a_head_too_large_for_the_chip_names_the_other_backend() -> None:
 @pytest.mark.usefixtures("gpu")
 def test_it_tells_its_plan_and_the_time_that_should_take() -> None:
     told = CUDA_FUSED.how(problem(head_dim=512))
-    assert told.count("a cluster of 16 SMs a tile") == 2 and " us a step" in told and told.count(" ms in all") == 2
+    assert told.startswith("forward a cluster of 16 SMs a tile, about 1.") and told.endswith(" ms in all")
 
 
 @pytest.mark.gpu

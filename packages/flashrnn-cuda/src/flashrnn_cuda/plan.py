@@ -40,8 +40,8 @@ OVERHEAD = {("forward", 1): 76, ("forward", 2): 120, ("backward", 1): 100, ("bac
 SPLIT_OVERHEAD, GRID_OVERHEAD = 56, {"forward": 44, "backward": 20}
 """The same, on top, where a float32 product is made of three; where a thread looks at several places in a mailbox."""
 
-MOST_REGISTERS = 240
-"""That a thread is given: of 255, for what is not foreseen."""
+MOST_REGISTERS = {("forward", 2): 240, ("backward", 2): 240, ("forward", 4): 192, ("backward", 4): 240}
+"""That a thread is planned with, by direction and bytes of an element: of 255, for what is not foreseen."""
 
 CLUSTER_SIZES = (2, 4, 8, 16)
 
@@ -78,7 +78,6 @@ class Layout:
     shared_bytes: int
     mailbox_bytes: int
     step_ns: float
-
 
     def __str__(self) -> str:
         tiles = {"local": "one SM", "cluster": f"a cluster of {self.ctas} SMs", "grid": f"{self.ctas} SMs through L2"}
@@ -163,12 +162,7 @@ def layout(wanted: Pass, device: Device, exchange: str, ctas: int, blocks: int, 
     threads = 32 * (teams + transfer_warps)
     if left or threads > 1024 or (split > 1 and teams > MAX_TEAMS):
         return
-    registers = min(MOST_REGISTERS, device.registers // (32 * round_up(threads // 32, 4)) // 8 * 8)
-    overhead = OVERHEAD[wanted.direction, blocks] + (SPLIT_OVERHEAD if item_bytes == 4 else 0)
-    overhead += GRID_OVERHEAD[wanted.direction] if exchange == "grid" else 0
-    kept = min(steps, (registers - overhead) // (4 * tiles))
-    if kept < steps:
-        kept -= kept % (2 if steps % 2 == 0 else 1)  # operands are best loaded in pairs
+    kept = steps_in_registers(wanted, device, exchange, blocks, threads, tiles, steps)
     if kept < 0:
         return
     array = ROWS * (units * item_bytes + PADDING)
@@ -194,6 +188,21 @@ def layout(wanted: Pass, device: Device, exchange: str, ctas: int, blocks: int, 
                 *(exchange, ctas, D, blocks, split, kept, transfer_warps, stages, threads, shared, mailbox, step_ns)
             )
             return
+
+
+def steps_in_registers(
+    wanted: Pass, device: Device, exchange: str, blocks: int, threads: int, tiles: int, steps: int
+) -> int:
+    """Along how many steps of k a warp's part of R stays in registers; negative: not even the rest has room there."""
+    direction, item_bytes = wanted.direction, wanted.item_bytes
+    available = device.registers // (32 * round_up(threads // 32, 4)) // 8 * 8
+    overhead = OVERHEAD[direction, blocks]
+    overhead += SPLIT_OVERHEAD if item_bytes == 4 else 0
+    overhead += GRID_OVERHEAD[direction] if exchange == "grid" else 0
+    kept = (min(MOST_REGISTERS[direction, item_bytes], available) - overhead) // (4 * tiles)
+    if kept >= steps:
+        return steps
+    return kept - kept % (2 if steps % 2 == 0 else 1)  # operands are best loaded in pairs
 
 
 # ---------------------------------------------------------------------------------------------------------- time of a step
