@@ -37,10 +37,12 @@ MAX_TEAMS = 15
 
 OVERHEAD = {("forward", 1): 76, ("forward", 2): 120, ("backward", 1): 100, ("backward", 2): 124}
 """Registers a thread needs besides those that hold R, by direction and blocks a warp: found by compiling, none spills."""
+STATE_OVERHEAD = 12
+"""The same, on top, for each state beyond two, where sums come back from a cluster."""
 SPLIT_OVERHEAD, GRID_OVERHEAD = 56, {"forward": 44, "backward": 20}
 """The same, on top, where a float32 product is made of three; where a thread looks at several places in a mailbox."""
 
-MOST_REGISTERS = {("forward", 2): 240, ("backward", 2): 240, ("forward", 4): 192, ("backward", 4): 240}
+MOST_REGISTERS = {("forward", 2): 240, ("backward", 2): 240, ("forward", 4): 192, ("backward", 4): 232}
 """That a thread is planned with, by direction and bytes of an element: of 255, for what is not foreseen."""
 
 CLUSTER_SIZES = (2, 4, 8, 16)
@@ -199,6 +201,7 @@ def steps_in_registers(
     overhead = OVERHEAD[direction, blocks]
     overhead += SPLIT_OVERHEAD if item_bytes == 4 else 0
     overhead += GRID_OVERHEAD[direction] if exchange == "grid" else 0
+    overhead += STATE_OVERHEAD * (wanted.cell.num_states - 2) if exchange == "cluster" and direction == "backward" else 0
     kept = (min(MOST_REGISTERS[direction, item_bytes], available) - overhead) // (4 * tiles)
     if kept >= steps:
         return steps

@@ -1,6 +1,6 @@
-// The CTAs of a tile form a cluster (compute capability 9.0 and up) and store into each other's shared memory. Each buffer has an
-// mbarrier that counts the bytes that have come, so that no step waits for a barrier between CTAs: use i / 2 of a buffer is
-// complete when one local thread has said how many bytes will come, and all have. What the interface means: exchange/local.cuh.
+// The CTAs of a tile form a cluster (compute capability 9.0 and up) and store into each other's shared memory. Each buffer has
+// an mbarrier that counts the bytes that have come, so that no step waits for a barrier between CTAs: use i / 2 of a buffer is
+// complete when one local thread has said how many bytes will come, and all have. What the interface means: local.cuh.
 #pragma once
 
 #include "exchange/local.cuh"
@@ -105,8 +105,8 @@ struct Cluster {
     __device__ __forceinline__ void wait(int i) const { arrivals().wait(i); }
   };
 
-  // The teams of a CTA share all units of the head; what a CTA has computed for a unit goes to a place of its own in the owner's
-  // buffer [CTAS][UNITS][8 rows], in float32. The owner adds up, always in the same order.
+  // The teams of a CTA share all units of the head; what a CTA has computed for a unit goes to a place of its own in the
+  // owner's buffer [CTAS][UNITS][8 rows], in float32. The owner adds up, always in the same order.
   template <int UNITS, int BLOCKS>
   struct Reduce {
     static constexpr int TILES = CTAS * BLOCKS / 2;  // of 16 units, a team
@@ -127,7 +127,8 @@ struct Cluster {
     }
 
     // Two neighbouring lanes swap, so that each has four rows of one unit: 16 bytes.
-    __device__ __forceinline__ void send(int i, int first_unit, const float (&upper)[2], const float (&lower)[2], int lane) const {
+    __device__ __forceinline__ void send(int i, int first_unit, const float (&upper)[2], const float (&lower)[2],
+                                         int lane) const {
       const bool odd = lane % 2 == 1;
       float swapped[2];
 #pragma unroll

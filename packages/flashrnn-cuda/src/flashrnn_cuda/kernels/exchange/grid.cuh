@@ -1,6 +1,6 @@
-// The CTAs of a tile lie anywhere on the GPU and hand on through L2; a cooperative launch keeps them all running. The mailbox in
-// global memory is a ring of SLOTS buffers whose words are EMPTY until their owner has written them: the data are the flag, and
-// neither a fence nor a barrier stands between the CTAs. What the interface means: exchange/local.cuh.
+// The CTAs of a tile lie anywhere on the GPU and hand on through L2; a cooperative launch keeps them all running. The mailbox
+// in global memory is a ring of SLOTS buffers whose words are EMPTY until their owner has written them: the data are the flag,
+// and neither a fence nor a barrier stands between the CTAs. What the interface means: local.cuh.
 //
 // Once a CTA has all of buffer(i), every CTA has left buffer(i - 1), and each may empty its own part of that. All see it empty
 // (fence, barrier) when they have what was sent three steps later, before they look there again, as buffer(i - 1 + SLOTS).

@@ -1,8 +1,8 @@
 // How the CTAs that share a head and a tile of batch rows work together: here there is but one.
 //
-// A CTA owns UNITS units. An exchange says how many CTAs there are (CTAS), which one this is (rank) and of which tile (group), and
-// offers two ways of handing on. Both keep two buffers for i = 0, 1, 2, ... in turn, begin() and end() around all else by every
-// thread; what is between sync() of two steps in one CTA is at most one step apart in any other, and so two buffers do.
+// A CTA owns UNITS units. An exchange says how many CTAs there are (CTAS), which one this is (rank) and of which tile (group),
+// and offers two ways of handing on. Both want begin() and end() around all else by every thread, and keep two buffers, for
+// i = 0, 1, 2, ... in turn: no CTA can be two steps ahead of another, since each step needs something from all of them.
 //
 // Gather: what each CTA knows of its own units, all CTAs get.
 //   put(i, ...)    a tile, by the warp that owns its units

@@ -3,12 +3,13 @@
 //
 // A warp owns 8 * BLOCKS units. In step t it adds what comes from outside to the gradients of its units' states, takes them
 // through the cell, and puts the gate gradients where the CTA's product with R^T reads them, whose sums over all CTAs are the
-// gradient of h of the step before. R^T is the a operand of mma: rows as the exchange shares them out, columns those of the CTA. Transfer warps bring in what
-// forward left and take the gate gradients out. The gradient of R is a product over all steps, made after this kernel; that
-// of b is summed here.
+// gradient of h of the step before. R^T is the a operand of mma: rows as the exchange shares them out, columns those of the
+// CTA. Transfer warps bring in what forward left and take the gate gradients out. Where k is long, SPLIT warps share it out:
+// the owner and, from among the transfer warps, its helpers. The gradient of R is a product over all steps, made after this
+// kernel; that of b is summed here.
 //
-// Steps are counted in the order of computation: step i is time T - 1 - i. Step i fills results(i) with its gate
-// gradients; the ring holds the inputs of steps i + 1 to i + STAGES - 2.
+// Steps are counted in the order of computation: step i is time T - 1 - i. Step i fills results(i) with its gate gradients;
+// the ring holds the inputs of steps i + 1 to i + STAGES - 2.
 #pragma once
 
 #include "common/arguments.cuh"
@@ -37,7 +38,7 @@ struct BackwardArguments {
   Weights weights;
   States initial, d_last, d_initial;  // d_initial: out; null: not asked for
   Masks masks;
-  char* mailbox;  // of the exchange, if it goes through global memory
+  char* mailbox;        // of the exchange, if it goes through global memory
   Arrays states, saved;
   Arrays d_states;      // from outside; null: zero
   Arrays d_input;       // out, of the gates that have an input part: dWx
@@ -48,8 +49,9 @@ struct BackwardArguments {
   int cut;              // no gradient through R
 };
 
-// Config: T, Cell, Exchange, D (head_dim, rounded up), BLOCKS (of 8 units, a team), SPLIT (warps of a team), KEPT (steps of R in registers),
-// TRANSFER_WARPS, STAGES, PIECE, MASKED, LIMITED (something is clipped or cut), OUTSIDE (a gradient of states is given).
+// Config: T, Cell, Exchange, D (head_dim, rounded up), BLOCKS (of 8 units, a team), SPLIT (warps of a team), KEPT (steps of R
+// in registers), TRANSFER_WARPS, STAGES, PIECE, MASKED, LIMITED (something is clipped or cut), OUTSIDE (a gradient of states
+// is given).
 template <class Config>
 struct BackwardPlan {
   using T = typename Config::T;

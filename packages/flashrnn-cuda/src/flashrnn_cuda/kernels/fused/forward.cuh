@@ -1,8 +1,9 @@
 // The fused forward pass: a CTA, or several that share its units, computes all steps of one head for one tile of 8 batch rows.
 //
-// Compute warps keep R in registers as the a operand of mma. A warp, or a team of SPLIT that share out k, owns 8 * BLOCKS units with
-// all their gates, so that the pointwise step happens in the registers the product ends in. Transfer warps bring Wx into a ring in shared memory, several
-// steps ahead, and take the results out, a step behind. One barrier a step keeps them together.
+// Compute warps keep R in registers as the a operand of mma. A warp owns 8 * BLOCKS units with all their gates, so that the
+// pointwise step happens in the registers the product ends in. Transfer warps bring Wx into a ring in shared memory, several
+// steps ahead, and take the results out, a step behind. One barrier a step keeps them together. Where k is long, SPLIT warps
+// share it out: the owner and, from among the transfer warps, its helpers.
 //
 // Units are counted within the CTA, but for the rows of R and the columns of gathered h, where they are counted in the head.
 //
@@ -25,14 +26,14 @@ struct ForwardArguments {
   Weights weights;
   States initial, last;
   Masks masks;
-  char* mailbox;  // of the exchange, if it goes through global memory
+  char* mailbox;         // of the exchange, if it goes through global memory
   Arrays input;          // Wx
   Arrays states, saved;  // out
   float clip;            // of h; negative: none
 };
 
-// Config: T, Cell, Exchange, D (head_dim, rounded up), BLOCKS (of 8 units, a team), SPLIT (warps of a team), KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE,
-// MASKED, SAVE, LIMITED (h is clipped).
+// Config: T, Cell, Exchange, D (head_dim, rounded up), BLOCKS (of 8 units, a team), SPLIT (warps of a team), KEPT (steps of R
+// in registers), TRANSFER_WARPS, STAGES, PIECE, MASKED, SAVE, LIMITED (h is clipped).
 template <class Config>
 struct ForwardPlan {
   using T = typename Config::T;
@@ -54,8 +55,7 @@ struct ForwardPlan {
   // h goes out from its buffer, unless masks make what is returned differ from what the next step reads.
   static constexpr int FIRST_STAGED = Config::MASKED ? 0 : 1;
   static constexpr int PITCH = UNITS * int(sizeof(T)) + 16, ARRAY = 8 * PITCH;
-  // Two sets of a buffer of h and what else goes out; then the ring; weights; sums of teams; the
-  // exchange's barriers.
+  // Two sets of a buffer of h and what else goes out; then the ring; weights; sums of teams; the exchange's barriers.
   static constexpr int RESULTS = Gather::BYTES + (STATES - FIRST_STAGED + SAVED) * ARRAY, RING = STAGES * INPUT * ARRAY;
   static constexpr int SUMS = 2 * RESULTS + RING + TEAMS * SPLIT * Weights::SHARED_BYTES;
   static constexpr int BARRIERS = SUMS + TEAMS * Team::BYTES;
