@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import nox
 
-PACKAGES = ("core", "testing", "cuda")
+PACKAGES = ("core", "testing", "cuda", "triton")
 """flashrnn-NAME in packages/, each after those it needs. A new one is one more name here; its session test_NAME follows."""
 
 TOOLS = ("matplotlib", "numpy", "nvidia-cuda-nvrtc", "pytest", "pytest-xdist", "setuptools", "torch", "tqdm")

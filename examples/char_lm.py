@@ -7,6 +7,9 @@ piece to piece (truncated backpropagation through time): last_states of one call
 Validation is on whole files that it never saw, against a bigram model: the probability of a character given the one before.
 The end is a sample and a loss curve; the exit code is 1 if the bigram model is better. On two CPU cores that takes one to
 two minutes, depending on the cell; on a GPU it computes in bfloat16.
+
+`--layer flashrnn.nn` and `--layer torch.nn` take the layers of those modules. With one head (`--num-heads 1`) both start
+from the same weights and learn the same.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+import flashrnn.nn
 from corpus import ALPHABET, Streams, as_streams, bigram_bits, read_files
 from flashrnn import BackendUnavailable
 from flashrnn.cells import CELLS
@@ -36,12 +40,17 @@ try:
 except ImportError as error:
     raise SystemExit(f"char_lm.py: {error}. It needs: pip install matplotlib tqdm") from error
 
+LAYERS = ("functional", "flashrnn.nn", "torch.nn")
+NAMES = {"lstm": "LSTM", "gru": "GRU", "elman": "RNN", "slstm": "SLSTM"}  # of the layers in flashrnn.nn and torch.nn
 VALIDATION_STREAMS = 128
 EVALUATIONS = 6  # how often the validation loss is taken during training
 WARM_UP = 50  # steps until the learning rate is reached
 
 Curve = list[tuple[int, float]]
 """(step, loss in bits per character)."""
+
+States = Union[Tensor, tuple[Tensor, ...], None]
+"""What a layer returns for its next call, and takes from the last one."""
 
 
 # ------------------------------------------------------------------------------------------------------------------ model
@@ -50,16 +59,35 @@ Curve = list[tuple[int, float]]
 class CharModel(nn.Module):
     """Embedding, one recurrent layer, and a linear map to the logits of the next character."""
 
-    def __init__(self, function: str, backend: str, num_heads: int, head_dim: int, embedding_size: int = 64) -> None:
+    def __init__(
+        self, layer: str, function: str, backend: str, num_heads: int, head_dim: int, embedding_size: int = 64
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(len(ALPHABET), embedding_size)
-        self.layer = RNNLayer(embedding_size, num_heads, head_dim, function, backend)
+        self.layer = make_layer(layer, embedding_size, num_heads, head_dim, function, backend)
         self.head = nn.Linear(num_heads * head_dim, len(ALPHABET))
 
-    def forward(self, x: Tensor, states: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, states: States = None) -> tuple[Tensor, States]:
         """Logits [B, T, characters] and last_states, given characters [B, T] and the states before them."""
         h, last_states = self.layer(self.embed(x), states)
         return self.head(h), last_states
+
+
+def make_layer(layer: str, input_size: int, num_heads: int, head_dim: int, function: str, backend: str) -> nn.Module:
+    """A recurrent layer: one made from `flashrnn()`, or that of flashrnn.nn or torch.nn."""
+    if layer == "functional":
+        return RNNLayer(input_size, num_heads, head_dim, function, backend)
+    sizes, name = (input_size, num_heads * head_dim), NAMES[function]
+    if layer == "torch.nn":
+        module: nn.Module = getattr(nn, name)(*sizes, batch_first=True)
+    else:
+        module = getattr(flashrnn.nn, name)(*sizes, batch_first=True, num_heads=num_heads, backend=backend)
+    return module
+
+
+def detach(states: States) -> States:
+    """The same states, through which no gradient flows."""
+    return tuple(x.detach() for x in states) if isinstance(states, tuple) else None if states is None else states.detach()
 
 
 def precision(x: Tensor) -> AbstractContextManager[Any]:
@@ -67,7 +95,7 @@ def precision(x: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda)
 
 
-def loss_bits(model: CharModel, x: Tensor, y: Tensor, states: Optional[Tensor]) -> tuple[Tensor, Tensor]:
+def loss_bits(model: CharModel, x: Tensor, y: Tensor, states: States) -> tuple[Tensor, States]:
     """Mean bits per character, and last_states."""
     with precision(x):
         logits, last_states = model(x, states)
@@ -127,7 +155,7 @@ def train(model: CharModel, streams: Streams, valid: Streams, options: argparse.
     optimizer = torch.optim.AdamW(model.parameters())
     train_curve: Curve = []
     valid_curve: Curve = [(0, evaluate(model, valid))]
-    states: Optional[Tensor] = None
+    states: States = None
     total = options.steps if options.minutes is None else None
     bar = tqdm(until_done(options.steps, options.minutes), total=total, unit="step", desc=options.function)
     for step, (done, (x, y, anew)) in enumerate(zip(bar, pieces(streams, options.sequence_size)), start=1):
@@ -135,7 +163,7 @@ def train(model: CharModel, streams: Streams, valid: Streams, options: argparse.
             valid_curve.append((step - 1, evaluate(model, valid)))
         optimizer.param_groups[0]["lr"] = learning_rate(options.lr, step, done)
         optimizer.zero_grad()
-        loss, states = loss_bits(model, x, y, None if anew or states is None else states.detach())
+        loss, states = loss_bits(model, x, y, None if anew else detach(states))
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -189,6 +217,7 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
 
     add("--function", "lstm", "the cell", choices=list(CELLS))
     add("--backend", "auto", "as for flashrnn(); `python -m flashrnn` lists them")
+    add("--layer", LAYERS[0], "whose layer: made here from flashrnn(), or of flashrnn.nn or torch.nn", choices=LAYERS)
     add("--device", "cuda" if has_gpu else "cpu", "where to run", choices=("cpu", "cuda"))
     add("--steps", 1000, "training steps", type=positive_int)
     add("--minutes", None, "train for this time instead", type=positive)
@@ -205,6 +234,8 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.device == "cuda" and not has_gpu:
         parser.error("--device cuda: torch finds no GPU")
+    if options.layer == "torch.nn" and (options.num_heads > 1 or options.function == "slstm"):
+        parser.error("--layer torch.nn: torch.nn has layers with one head (--num-heads 1) and no slstm")
     if not options.out.parent.is_dir():
         parser.error(f"--out: there is no folder {options.out.parent}")
     return options
@@ -219,7 +250,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     valid = as_streams(valid_text, VALIDATION_STREAMS, 1)
     print(f"{len(train_text):,} characters for training, {len(valid_text):,} for validation, on {options.device}")
     bigram = bigram_bits(streams, valid)
-    model = CharModel(options.function, options.backend, options.num_heads, options.head_dim).to(options.device)
+    model = CharModel(options.layer, options.function, options.backend, options.num_heads, options.head_dim)
+    model = model.to(options.device)
     try:
         train_curve, valid_curve = train(model, streams, valid, options)
     except BackendUnavailable as error:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sysconfig
 from pathlib import Path
 
 import pytest
+import torch
 
 import char_lm
 import state_tracking
+from corpus import as_streams, read_files
 from flashrnn.cells import CELLS
 
 SMALL = ["--steps", "60", "--num-heads", "2", "--head-dim", "32", "--batch-size", "16"]
@@ -26,11 +29,27 @@ def test_char_lm_learns_and_draws(function: str, tmp_path: Path, capsys: pytest.
     assert curve.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("function", ["lstm", "gru", "elman"])
+def test_char_lm_learns_the_same_with_the_layers_of_flashrnn_and_of_torch(function: str) -> None:
+    text, _ = read_files(Path(sysconfig.get_paths()["stdlib"]), 200_000)
+    options = char_lm.parse(["--function", function, "--steps", "30", "--batch-size", "8", "--sequence-size", "32"])
+    streams, valid = as_streams(text, 8, 32), as_streams(text[:5_000], 16, 1)
+    curves = []
+    for layer in ("flashrnn.nn", "torch.nn"):
+        torch.manual_seed(0)
+        model = char_lm.CharModel(layer, function, "auto", num_heads=1, head_dim=32)
+        curves.append([loss for curve in char_lm.train(model, streams, valid, options) for _, loss in curve])
+    assert curves[0] == pytest.approx(curves[1], rel=1e-4)
+    assert curves[0][-1] < curves[0][0] - 0.5
+
+
 def test_char_lm_refuses_what_it_cannot_use(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="too little text"):
         char_lm.main(["--folder", str(tmp_path), "--out", str(tmp_path / "x.png")])
     with pytest.raises(SystemExit):
         char_lm.main(["--function", "transformer"])
+    with pytest.raises(SystemExit):
+        char_lm.main(["--layer", "torch.nn", "--num-heads", "2"])
     with pytest.raises(SystemExit, match="is not installed: pip install flashrnn-triton"):
         char_lm.main(["--backend", "triton_fused", "--out", str(tmp_path / "x.png"), *SMALL])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, Optional, Union
 
@@ -15,14 +15,14 @@ from .dtypes import DTYPES, FLOATING
 from .errors import DeviceError, DtypeError, ShapeError, describe
 from .layouts import LETTERS, shape_of, spell
 
-States = Union[Tensor, Mapping[str, Tensor], None]
+States = Union[Tensor, Mapping[str, Tensor]]
 
 
 def check_inputs(
     Wx: Tensor,
     R: Tensor,
     b: Tensor,
-    states: States,
+    states: Optional[States],
     lengths: Optional[Tensor],
     resets: Optional[Tensor],
     config: FlashRNNConfig,
@@ -36,10 +36,12 @@ def check_inputs(
     for name, x in (("Wx", Wx), ("R", R), ("b", b)):
         _check_floating(name, x)
     sizes = _sizes(Wx, R, b, cell, config.input_shape)
-    _check_shape("Wx", Wx, config.input_shape, sizes, f"gates {_names(cell.input_gates)}", config.input_shape)
-    _check_shape("R", R, "GHDD", {**sizes, "G": len(cell.recurrent_gates)}, f"gates {_names(cell.recurrent_gates)}")
-    _check_shape("b", b, "GHD", {**sizes, "G": len(cell.bias_gates)}, f"gates {_names(cell.bias_gates)}")
-    initial = _check_states(states, cell, sizes, config, Wx)
+    _check_shape("Wx", Wx, config.input_shape, sizes, "gates", cell.input_gates, config.input_shape)
+    sizes["G"] = len(cell.recurrent_gates)
+    _check_shape("R", R, "GHDD", sizes, "gates", cell.recurrent_gates)
+    sizes["G"] = len(cell.bias_gates)
+    _check_shape("b", b, "GHD", sizes, "gates", cell.bias_gates)
+    initial = None if states is None else _check_states(states, cell, sizes, config, Wx)
     if lengths is not None:
         _check_type("lengths", lengths)
         if lengths.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
@@ -49,7 +51,7 @@ def check_inputs(
         _check_type("resets", resets)
         if resets.dtype != torch.bool:
             raise DtypeError(describe("resets", "a bool tensor", str(resets.dtype), "Write resets.bool()."))
-        _check_shape("resets", resets, "BT", sizes, f"[B, T] whatever input_shape, here {config.input_shape!r}")
+        _check_shape("resets", resets, "BT", sizes, "[B, T] whatever input_shape, here", [repr(config.input_shape)])
     for name, given in (("R", R), ("b", b), ("states", initial), ("lengths", lengths), ("resets", resets)):
         if given is not None and given.device != Wx.device:
             raise DeviceError(
@@ -70,31 +72,40 @@ def check_lengths(lengths: Tensor, sequence_size: int) -> Tensor:
 
 def _sizes(Wx: Tensor, R: Tensor, b: Tensor, cell: CellSpec, input_shape: str) -> dict[str, int]:
     """Size by axis letter: B and T from Wx, the rest from the cell; NH and D by majority of Wx, R and b."""
-    if Wx.ndim != len(input_shape):
-        raise ShapeError(describe("Wx", f"{len(input_shape)} axes {spell(input_shape)}", f"shape {list(Wx.shape)}"))
-    if R.ndim != 4 or R.shape[2] != R.shape[3]:
+    in_Wx, in_R, in_b = Wx.shape, R.shape, b.shape
+    if len(in_Wx) != len(input_shape):
+        raise ShapeError(describe("Wx", f"{len(input_shape)} axes {spell(input_shape)}", f"shape {list(in_Wx)}"))
+    if len(in_R) != 4 or in_R[2] != in_R[3]:
         todo = "R[g, n, out, in] is one square matrix for each gate and head."
-        raise ShapeError(describe("R", "4 axes [NG, NH, D, D]", f"shape {list(R.shape)}", todo))
-    if R.shape[1] < 1 or R.shape[2] < 1:
-        raise ShapeError(describe("R", "at least one head and a head dimension of at least 1", f"shape {list(R.shape)}"))
-    axis = input_shape.index
-    in_b = tuple(b.shape[1:]) if b.ndim == 3 else ()
-    return {
-        "S": cell.num_states,
-        "B": Wx.shape[axis("B")],
-        "T": Wx.shape[axis("T")],
-        "G": len(cell.input_gates),
-        "H": Wx.shape[axis("H")] if in_b[:1] == (Wx.shape[axis("H")],) else R.shape[1],
-        "D": Wx.shape[axis("D")] if in_b[1:] == (Wx.shape[axis("D")],) else R.shape[2],
-        "1": 1,
-    }
+        raise ShapeError(describe("R", "4 axes [NG, NH, D, D]", f"shape {list(in_R)}", todo))
+    if in_R[1] < 1 or in_R[2] < 1:
+        raise ShapeError(describe("R", "at least one head and a head dimension of at least 1", f"shape {list(in_R)}"))
+    sizes = dict(zip(input_shape, in_Wx))
+    _, NH, D = in_b if len(in_b) == 3 else (None, None, None)
+    if sizes["H"] != NH:
+        sizes["H"] = in_R[1]
+    if sizes["D"] != D:
+        sizes["D"] = in_R[2]
+    sizes["G"] = len(cell.input_gates)
+    sizes["S"] = cell.num_states
+    sizes["1"] = 1
+    return sizes
 
 
-def _check_shape(name: str, x: Tensor, layout: str, sizes: Mapping[str, int], note: str = "", option: str = "") -> None:
+def _check_shape(
+    name: str,
+    x: Tensor,
+    layout: str,
+    sizes: Mapping[str, int],
+    kind: str = "",
+    names: Sequence[str] = (),
+    option: str = "",
+) -> None:
+    """A ShapeError unless x has that shape; `kind` and `names` go into the error, to say what an axis counts."""
     expected = shape_of(layout, sizes)
     if tuple(x.shape) == expected:
         return
-    note = f" ({note})" if note else ""
+    note = f" ({kind} {_names(names)})" if kind else ""
     wanted = f"shape {spell(layout)} = {list(expected)}{note}"
     raise ShapeError(describe(name, wanted, f"shape {list(x.shape)}", _swap_hint(tuple(x.shape), layout, expected, option)))
 
@@ -116,8 +127,6 @@ def _check_states(
     states: States, cell: CellSpec, sizes: Mapping[str, int], config: FlashRNNConfig, Wx: Tensor
 ) -> Optional[Tensor]:
     """Initial states in any of the accepted forms as one tensor [NS, B, NH, D]."""
-    if states is None:
-        return None
     if isinstance(states, Mapping):
         return _stack_states(states, cell, sizes, Wx)
     several: Any = states
@@ -125,7 +134,7 @@ def _check_states(
         todo = f"Write torch.stack(states), or a mapping by name: {_names(cell.states)}."
         raise DtypeError(describe("states", "a tensor or a mapping by name", type(several).__name__, todo))
     _check_floating("states", states)
-    return _without_time("states", states, config.output_shape.replace("T", "1"), sizes, f"states {_names(cell.states)}", Wx)
+    return _without_time("states", states, config.output_shape.replace("T", "1"), sizes, Wx, "states", cell.states)
 
 
 def _stack_states(states: Mapping[str, Tensor], cell: CellSpec, sizes: Mapping[str, int], Wx: Tensor) -> Optional[Tensor]:
@@ -135,7 +144,7 @@ def _stack_states(states: Mapping[str, Tensor], cell: CellSpec, sizes: Mapping[s
     given = {}
     for name, x in states.items():
         _check_floating(f"states[{name!r}]", x)
-        given[name] = _without_time(f"states[{name!r}]", x, "B1HD", sizes, "", Wx)
+        given[name] = _without_time(f"states[{name!r}]", x, "B1HD", sizes, Wx)
     if not given:
         return None
     dtype = next(iter(given.values())).dtype
@@ -145,14 +154,16 @@ def _stack_states(states: Mapping[str, Tensor], cell: CellSpec, sizes: Mapping[s
     return torch.stack([given[name].to(dtype) if name in given else zeros for name in cell.states])
 
 
-def _without_time(name: str, x: Tensor, layout: str, sizes: Mapping[str, int], note: str, Wx: Tensor) -> Tensor:
+def _without_time(
+    name: str, x: Tensor, layout: str, sizes: Mapping[str, int], Wx: Tensor, kind: str = "", names: Sequence[str] = ()
+) -> Tensor:
     """x, given with or without a time axis of size 1, without it."""
     short = layout.replace("1", "")
     if x.ndim == len(layout):
-        _check_shape(name, x, layout, sizes, note)
+        _check_shape(name, x, layout, sizes, kind, names)
         x = x.squeeze(layout.index("1"))
     else:
-        _check_shape(name, x, short, sizes, note)
+        _check_shape(name, x, short, sizes, kind, names)
     if x.device != Wx.device:
         raise DeviceError(describe(name, f"a tensor on {Wx.device}, as Wx is", f"one on {x.device}", "Move it first."))
     return x

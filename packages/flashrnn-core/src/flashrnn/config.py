@@ -51,20 +51,16 @@ class FlashRNNConfig:
         parse_dtype(self.dtype)
         if not isinstance(self.backend, str):
             raise ConfigError(describe("backend", "a string", repr(self.backend)))
-        for name in ("forward_clipval", "gradient_recurrent_clipval"):
-            _check_clipval(name, getattr(self, name))
-        for name in ("gradient_recurrent_cut", "recompute"):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise ConfigError(describe(name, "True or False", repr(value)))
-        for name, known in (("input_shape", INPUT_SHAPES), ("output_shape", OUTPUT_SHAPES)):
-            value = getattr(self, name)
-            if value not in known:
-                raise ConfigError(describe(name, " or ".join(map(repr, known)), repr(value)))
+        _check_clipval("forward_clipval", self.forward_clipval)
+        _check_clipval("gradient_recurrent_clipval", self.gradient_recurrent_clipval)
+        _check_bool("gradient_recurrent_cut", self.gradient_recurrent_cut)
+        _check_among("input_shape", self.input_shape, INPUT_SHAPES)
+        _check_among("output_shape", self.output_shape, OUTPUT_SHAPES)
+        _check_bool("recompute", self.recompute)
 
     def values(self) -> tuple[Any, ...]:
         """The values of the fields in order: FlashRNNConfig(*config.values()) == config."""
-        return tuple(getattr(self, name) for name in FIELDS)
+        return tuple([getattr(self, name) for name in FIELDS])
 
     def settle(self, function: str, backend: str, dtype: Optional[torch.dtype]) -> FlashRNNConfig:
         """The same options with these three in the place of its own."""
@@ -79,6 +75,16 @@ def _check_clipval(name: str, value: object) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST_CLIPVAL:
         raise ConfigError(describe(name, f"None or a number above 0, at most {LARGEST_CLIPVAL:.3g}", repr(value)))
+
+
+def _check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(describe(name, "True or False", repr(value)))
+
+
+def _check_among(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(describe(name, " or ".join(map(repr, known)), repr(value)))
 
 
 def merge_config(

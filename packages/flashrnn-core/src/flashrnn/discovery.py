@@ -61,7 +61,6 @@ class Candidate:
             return reason
         return f"{self.name} ({self.distribution}) is broken: its why_not answered {reason!r}, neither None nor a sentence."
 
-
     def how(self, problem: Problem) -> str:
         """How this candidate would solve a problem that it solves, as far as it says."""
         try:

@@ -21,7 +21,7 @@ def rearrange(x: Tensor, source: str, target: str) -> Tensor:
 
 def shape_of(layout: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The shape of a layout: shape_of("BT", {"B": 2, "T": 3}) is (2, 3)."""
-    return tuple(sizes[letter] for letter in layout)
+    return tuple([sizes[letter] for letter in layout])
 
 
 def spell(layout: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple, Optional
 
 import torch
@@ -38,6 +39,14 @@ class Problem:
     has_lengths: bool = False
     has_resets: bool = False
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        sizes = (self.batch_size, self.sequence_size, self.num_heads, self.head_dim)
+        return hash((self.config, *sizes, self.device, self.states_dtype, self.requires_grad))
+
     @property
     def cell(self) -> CellSpec:
         """The cell to compute."""
@@ -60,7 +69,7 @@ class Problem:
         """Whether the forward pass keeps the cell's activations for the backward pass."""
         return self.requires_grad and not self.config.recompute and len(self.cell.saved) > 0
 
-    @property
+    @cached_property
     def sizes(self) -> dict[str, int]:
         """Size by axis letter: S, B, T, G (gates of Wx), H, D."""
         return {
@@ -71,6 +80,10 @@ class Problem:
             "H": self.num_heads,
             "D": self.head_dim,
         }
+
+
+shared_problem = lru_cache(maxsize=1024)(Problem)
+"""A Problem from its attributes, the same one for calls that are alike: what was found out about it is found again quickly."""
 
 
 class Inputs(NamedTuple):

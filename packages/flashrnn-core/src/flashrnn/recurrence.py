@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from typing import Any, NoReturn, Optional
+from typing import Any, Callable, NoReturn, Optional
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from .discovery import choose
 from .dtypes import autocast_is_on
 from .errors import DoubleBackwardError, ForwardModeError, TransformError
 from .layouts import OUTPUT, rearrange
-from .problem import Inputs, Problem
+from .problem import Inputs, Problem, shared_problem
 from .tensors import (
     Results,
     allocate_gradients,
@@ -74,7 +74,7 @@ def reference(config: FlashRNNConfig, given: Inputs) -> tuple[Tensor, Tensor]:
 
 def forward(config: FlashRNNConfig, given: Inputs, requires_grad: bool) -> Results:
     """Pose the problem, choose its backend, let it fill the results."""
-    problem = forward_problem(config, given, requires_grad)
+    problem = forward_problem(config, given, requires_grad, shared_problem)
     results = allocate_results(problem, like=given.R)
     inputs, outputs = fit_inputs(problem, given), view_results(problem, results)
     with current_device(problem.device), without_autocast(problem.device):
@@ -88,11 +88,13 @@ def forward(config: FlashRNNConfig, given: Inputs, requires_grad: bool) -> Resul
     return results
 
 
-def forward_problem(config: FlashRNNConfig, given: Inputs, requires_grad: bool) -> Problem:
+def forward_problem(
+    config: FlashRNNConfig, given: Inputs, requires_grad: bool, make: Callable[..., Problem] = Problem
+) -> Problem:
     """The problem as the forward pass meets it."""
     assert given.Wx is not None and isinstance(config.dtype, torch.dtype)
     states_dtype = config.dtype if given.states is None else given.states.dtype
-    return problem_of(config, given, given.Wx, config.input_shape, states_dtype, requires_grad)
+    return problem_of(config, given, given.Wx, config.input_shape, states_dtype, requires_grad, make)
 
 
 def current_device(device: torch.device) -> AbstractContextManager[Any]:
@@ -187,10 +189,12 @@ def _recurrence_autograd(*args: Any) -> Results:
     return apply(*args[:-1], True)
 
 
-def backward_problem(config: FlashRNNConfig, given: Inputs, results: Results) -> Problem:
+def backward_problem(
+    config: FlashRNNConfig, given: Inputs, results: Results, make: Callable[..., Problem] = Problem
+) -> Problem:
     """The problem as the backward pass meets it: Wx may be gone, so sizes are read from the results."""
     states, last_states, _ = results
-    return problem_of(config, given, states, config.output_shape, last_states.dtype, requires_grad=True)
+    return problem_of(config, given, states, config.output_shape, last_states.dtype, True, make)
 
 
 torch.library.define(
@@ -207,7 +211,7 @@ def _recurrence_backward(*args: Any) -> tuple[Tensor, ...]:
     *tensors_and_options, all_states, last_states, saved, grad_states, grad_last_states, needs = args
     config, given = _split(tensors_and_options)
     results = (all_states, last_states, saved)
-    problem = backward_problem(config, given, results)
+    problem = backward_problem(config, given, results, shared_problem)
     gradients = allocate_gradients(problem, needs, given)
     into = view_gradients(problem, needs, gradients)
     grads = fit_gradients(problem, grad_states, grad_last_states)

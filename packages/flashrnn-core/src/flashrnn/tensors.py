@@ -7,7 +7,7 @@ Functions that begin with `allocate` make tensors in the axis orders the user ch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional
+from typing import Callable, Optional
 
 import torch
 from torch import Tensor
@@ -22,18 +22,29 @@ Results = tuple[Tensor, Tensor, Tensor]
 
 
 def problem_of(
-    config: FlashRNNConfig, given: Inputs, x: Tensor, layout: str, states_dtype: torch.dtype, requires_grad: bool
+    config: FlashRNNConfig,
+    given: Inputs,
+    x: Tensor,
+    layout: str,
+    states_dtype: torch.dtype,
+    requires_grad: bool,
+    make: Callable[..., Problem],
 ) -> Problem:
-    """The problem that these tensors pose, with B and T read from x, whose axes are `layout`."""
-    return Problem(
-        config=config,
-        batch_size=x.shape[layout.index("B")],
-        sequence_size=x.shape[layout.index("T")],
-        num_heads=given.R.shape[1],
-        head_dim=given.R.shape[2],
-        device=x.device,
-        states_dtype=states_dtype,
-        requires_grad=requires_grad,
+    """The problem that these tensors pose, with B and T read from x, whose axes are `layout`.
+
+    Args:
+        make: Problem, or shared_problem where sizes are numbers, not symbols.
+    """
+    shape, (_, num_heads, head_dim, _) = x.shape, given.R.shape
+    return make(
+        config,
+        shape[layout.index("B")],
+        shape[layout.index("T")],
+        num_heads,
+        head_dim,
+        x.device,
+        states_dtype,
+        requires_grad,
         has_states=given.states is not None,
         has_lengths=given.lengths is not None,
         has_resets=given.resets is not None,
@@ -42,8 +53,9 @@ def problem_of(
 
 def fit(x: Tensor) -> Tensor:
     """x itself if its last axis has stride 1 and no axis is expanded (stride 0), else a contiguous copy."""
-    fits = x.stride(-1) == 1 and all(size == 1 or stride != 0 for size, stride in zip(x.shape, x.stride()))
-    return x if fits else x.clone(memory_format=torch.contiguous_format)
+    strides = x.stride()
+    expanded = 0 in strides and any(stride == 0 and size != 1 for size, stride in zip(x.shape, strides))
+    return x if strides[-1] == 1 and not expanded else x.clone(memory_format=torch.contiguous_format)
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:

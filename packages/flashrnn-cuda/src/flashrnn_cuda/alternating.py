@@ -76,17 +76,12 @@ class Cuda(Backend):
         flags = {"MASKED": is_masked(problem), "SAVE": outputs.saved is not None}
         kernel = alternating("forward", problem.cell, problem.dtype, cut.blocks, cut.columns, **flags)
         arguments = pack.pack(
-            pack.ALTERNATING_FORWARD,
-            pack.sizes(problem),
-            pack.weights(R, inputs.b),
-            pack.states(inputs.states),
-            pack.states(outputs.last_states),
-            pack.masks(inputs),
-            pack.arrays(gates_first(inputs.Wx)),
-            pack.arrays(outputs.states),
-            pack.arrays(activations_first(outputs.saved)),
-            (h.data_ptr(), carried.data_ptr(), arrivals.data_ptr(), h.stride(-2) * h.element_size()),
-            (pack.or_none(problem.config.forward_clipval),),
+            *pack.forward_loop(problem, R, inputs, outputs),
+            *pack.arrays(inputs.Wx, pack.INPUT),
+            *pack.arrays(outputs.states),
+            *pack.arrays(outputs.saved, pack.SAVED),
+            *scratch,
+            pack.or_none(problem.config.forward_clipval),
         )
         launch(problem, kernel, cut, arguments)
 
@@ -103,20 +98,14 @@ class Cuda(Backend):
         carried, arrivals = scratch(problem, cut)
         kernel = alternating("backward", cell, problem.dtype, cut.blocks, cut.columns, MASKED=is_masked(problem))
         arguments = pack.pack(
-            pack.ALTERNATING_BACKWARD,
-            pack.sizes(problem),
-            pack.weights(R, inputs.b),
-            pack.states(inputs.states),
-            pack.states(grads.last_states),
-            pack.states(into.states),
-            pack.masks(inputs),
-            pack.arrays(outputs.states),
-            pack.arrays(saved),
-            pack.arrays(grads.states),
-            pack.arrays(d_gates.input),
-            pack.arrays(d_gates.others),
-            (handed.data_ptr(), carried.data_ptr(), arrivals.data_ptr(), handed.stride(-2) * handed.element_size()),
-            gradient_limits(problem),
+            *pack.backward_loop(problem, R, inputs, grads, into),
+            *pack.arrays(outputs.states),
+            *pack.arrays(saved, pack.SAVED),
+            *pack.arrays(grads.states),
+            *d_input,
+            *d_others,
+            *scratch,
+            *gradient_limits(problem),
         )
         launch(problem, kernel, cut, arguments)
         if into.b is not None:

@@ -19,10 +19,10 @@ from .availability import why_not_cuda
 from .catalogue import fused
 from .compile.kernel import Kernel
 from .device import device, index_of
-from .gradients import fill_weight_and_bias_gradients, gate_gradients, gates_first, gradient_limits
+from .gradients import fill_weight_and_bias_gradients, gate_gradients, gradient_limits
 from .launch import function
 from .plan import Layout, Pass, plan, tiles_of, waves
-from .recompute import activations_first, recompute_saved
+from .recompute import recompute_saved
 
 
 @lru_cache(maxsize=1024)
@@ -81,34 +81,20 @@ class CudaFused(Backend):
 
     def forward(self, problem: Problem, inputs: Inputs, outputs: Outputs) -> None:
         """One launch; see kernels/fused/forward.cuh."""
-        assert inputs.Wx is not None
         layout = settled(layout_of(problem, "forward"))
-        Wx, saved = gates_first(inputs.Wx), activations_first(outputs.saved)
-        kernel = fused(
-            "forward",
-            problem.cell,
-            problem.dtype,
-            layout,
-            pack.piece_bytes([Wx, outputs.states, saved]),
-            MASKED=problem.has_lengths or problem.has_resets,
-            SAVE=saved is not None,
-            LIMITED=problem.config.forward_clipval is not None,
-        )
         mailbox = mailbox_of(problem, layout)
-        arguments = pack.pack(
-            pack.FORWARD,
-            (FIRST_GROUP,),
-            pack.sizes(problem),
-            pack.weights(inputs.R, inputs.b),
-            pack.states(inputs.states),
-            pack.states(outputs.last_states),
-            pack.masks(inputs),
-            (data_of(mailbox),),
-            pack.arrays(Wx),
-            pack.arrays(outputs.states),
-            pack.arrays(saved),
-            (pack.or_none(problem.config.forward_clipval),),
+        Wx, saved = pack.arrays(inputs.Wx, pack.INPUT), pack.arrays(outputs.saved, pack.SAVED)
+        states = pack.arrays(outputs.states)
+        arguments = pack.FORWARD.pack(
+            FIRST_GROUP,
+            *pack.forward_loop(problem, inputs.R, inputs, outputs),
+            data_of(mailbox),
+            *Wx,
+            *states,
+            *saved,
+            pack.or_none(problem.config.forward_clipval),
         )
+        kernel = kernel_of(problem, "forward", layout, pack.piece_bytes(problem, Wx, states, saved))
         launch(problem, kernel, layout, arguments)
 
     def backward(
@@ -116,45 +102,41 @@ class CudaFused(Backend):
     ) -> None:
         """One launch, see kernels/fused/backward.cuh; then what is left of the gradients of R and b."""
         layout = settled(layout_of(problem, "backward"))
-        cell, config = problem.cell, problem.config
-        saved = activations_first(outputs.saved if outputs.saved is not None else recompute_saved(problem, inputs, outputs))
+        activations = outputs.saved if outputs.saved is not None else recompute_saved(problem, inputs, outputs)
         d_gates = gate_gradients(problem, into, all_needed=into.R is not None)
         d_bias = bias_gradient(problem) if into.b is not None else None
-        kernel = fused(
-            "backward",
-            cell,
-            problem.dtype,
-            layout,
-            pack.piece_bytes([saved, outputs.states, grads.states, *d_gates]),
-            MASKED=problem.has_lengths or problem.has_resets,
-            LIMITED=is_limited(config),
-            OUTSIDE=grads.states is not None,
-        )
         mailbox = mailbox_of(problem, layout)
-        arguments = pack.pack(
-            pack.BACKWARD,
-            (FIRST_GROUP,),
-            pack.sizes(problem),
-            pack.weights(inputs.R, inputs.b),
-            pack.states(inputs.states),
-            pack.states(grads.last_states),
-            pack.states(into.states),
-            pack.masks(inputs),
-            (data_of(mailbox),),
-            pack.arrays(outputs.states),
-            pack.arrays(saved),
-            pack.arrays(grads.states),
-            pack.arrays(d_gates.input),
-            pack.arrays(d_gates.others),
-            (0 if d_bias is None else d_bias.data_ptr(),),
-            gradient_limits(problem),
+        states, saved = pack.arrays(outputs.states), pack.arrays(activations, pack.SAVED)
+        d_states, d_input, d_others = pack.arrays(grads.states), *d_gates.arrays()
+        arguments = pack.BACKWARD.pack(
+            FIRST_GROUP,
+            *pack.backward_loop(problem, inputs.R, inputs, grads, into),
+            data_of(mailbox),
+            *states,
+            *saved,
+            *d_states,
+            *d_input,
+            *d_others,
+            data_of(d_bias),
+            *gradient_limits(problem),
         )
+        piece = pack.piece_bytes(problem, states, saved, d_states, d_input, d_others)
+        kernel = kernel_of(problem, "backward", layout, piece, grads.states is not None)
         launch(problem, kernel, layout, arguments)
         fill_weight_and_bias_gradients(problem, into, d_gates, inputs, outputs.states, d_bias)
 
 
+@lru_cache(maxsize=1024)
+def kernel_of(problem: Problem, direction: str, layout: Layout, piece: int, outside: bool = False) -> Kernel:
+    """The kernel of one pass; `outside`: whether a gradient of all states comes in."""
+    flags = {"SAVE": problem.saves_activations} if direction == "forward" else {"OUTSIDE": outside}
+    limited = problem.config.forward_clipval is not None if direction == "forward" else is_limited(problem.config)
+    masked = problem.has_lengths or problem.has_resets
+    return fused(direction, problem.cell, problem.dtype, layout, piece, MASKED=masked, LIMITED=limited, **flags)
+
+
 def is_limited(config: FlashRNNConfig) -> bool:
-    """Whether something is clipped or cut."""
+    """Whether something is clipped or cut on the way back."""
     clipvals = (config.forward_clipval, config.gradient_recurrent_clipval)
     return config.gradient_recurrent_cut or any(v is not None for v in clipvals)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple, Optional
 
 import torch
@@ -28,14 +29,24 @@ OUT_DTYPE = "dtype" in torch.ops.aten.bmm.overloads()
 
 
 class GateGradients(NamedTuple):
-    """Gradients of the gates, [gate, B, T, NH, D]: of those that have an input part, and of the others before them."""
+    """Gradients of the gates: of those that have an input part, as in Wx, [B, T, gate, NH, D]; of the others before them,
+    [gate, B, T, NH, D].
+    """
 
     others: Optional[Tensor]
     input: Optional[Tensor]
 
+    def arrays(self) -> tuple[pack.Integers, pack.Integers]:
+        """What kernels are given: those that have an input part, and the others."""
+        return pack.arrays(self.input, pack.INPUT), pack.arrays(self.others)
+
+    def parts(self) -> list[Tensor]:
+        """Those that are there, in the order of gates, [gate, B, T, NH, D]."""
+        return [x for x in (self.others, None if self.input is None else gates_first(self.input)) if x is not None]
+
     def gates(self) -> list[Tensor]:
         """One tensor [B, T, NH, D] a gate, in order."""
-        return [gate for part in self if part is not None for gate in part.unbind(0)]
+        return [gate for part in self.parts() for gate in part.unbind(0)]
 
 
 def gate_gradients(problem: Problem, into: InputGradients, all_needed: bool) -> GateGradients:
@@ -47,10 +58,11 @@ def gate_gradients(problem: Problem, into: InputGradients, all_needed: bool) -> 
     def empty(gates: int) -> Optional[Tensor]:
         return torch.empty((gates, *shape), dtype=problem.dtype, device=problem.device) if all_needed and gates else None
 
-    return GateGradients(
-        others=empty(count),
-        input=empty(len(cell.input_gates)) if into.Wx is None else gates_first(into.Wx),
-    )
+    others, d_input = empty(count), into.Wx
+    if d_input is None:
+        gates = empty(len(cell.input_gates))
+        d_input = None if gates is None else gates.permute(1, 2, 0, 3, 4)
+    return GateGradients(others, d_input)
 
 
 def gates_first(Wx: Tensor) -> Tensor:
@@ -58,6 +70,7 @@ def gates_first(Wx: Tensor) -> Tensor:
     return Wx.permute(2, 0, 1, 3, 4)
 
 
+@lru_cache(maxsize=1024)
 def gradient_limits(problem: Problem) -> tuple[float, ...]:
     """The bound of h as it looks where h is stored, that of the gradient, and whether there is none through R."""
     config = problem.config
@@ -112,9 +125,9 @@ def fill_weight_gradient(dR: Tensor, d_gates: GateGradients, h: Tensor) -> None:
 def of_all_gates(dR: Tensor, d_gates: GateGradients) -> Iterator[tuple[Tensor, Tensor]]:
     """For one head: parts of dR, [n, 1, D, D], each with the gradients of its n gates as one, [B, T, 1, n * D]."""
     first = 0
-    for part in d_gates:
-        count = 0 if part is None else min(len(part), len(dR) - first)
-        if part is not None and count > 0:
+    for part in d_gates.parts():
+        count = min(len(part), len(dR) - first)
+        if count > 0:
             yield dR[first : first + count], part[:count].permute(1, 2, 3, 0, 4).flatten(3)
             first += count
 
@@ -124,23 +137,27 @@ def weight_gradient_parts(problem: Problem, d_gates: GateGradients, inputs: Inpu
 
     See kernels/gradient/weights.cuh.
     """
-    index, D, NR = index_of(problem.device), problem.head_dim, len(problem.cell.recurrent_gates)
+    index, cell, D, item_bytes = index_of(problem.device), problem.cell, problem.head_dim, problem.dtype.itemsize
+    NR = len(cell.recurrent_gates)
     tiles = NR * problem.num_heads * (-(-D // TILE)) ** 2
     rows = problem.batch_size * problem.sequence_size
     count = max(1, min(CTAS_PER_SM * device(index).multiprocessors // tiles, -(-rows // SMALLEST_PART)))
     parts = torch.empty((count, NR, problem.num_heads, D, D), dtype=torch.float32, device=problem.device)
-    arguments = pack.pack(
-        pack.WEIGHT_GRADIENT,
-        pack.sizes(problem),
-        pack.states(inputs.states),
-        pack.masks(inputs),
-        pack.arrays(states),
-        pack.arrays(d_gates.others),
-        pack.arrays(d_gates.input),
-        (parts.data_ptr(), NR, len(problem.cell.gates) - len(problem.cell.input_gates), -(-rows // count)),
+    h, (d_input, d_others) = pack.arrays(states), d_gates.arrays()
+    arguments = pack.WEIGHT_GRADIENT.pack(
+        *pack.sizes(problem),
+        *pack.states(inputs.states),
+        *pack.masks(inputs),
+        *h,
+        *d_others,
+        *d_input,
+        parts.data_ptr(),
+        NR,
+        len(cell.gates) - len(cell.input_gates),
+        -(-rows // count),
     )
-    kernel = weight_gradient(problem.dtype, pack.piece_bytes([states, *d_gates]))
-    shared_bytes = STAGES * 2 * BLOCK_BYTES // problem.dtype.itemsize * (TILE * problem.dtype.itemsize + 32)
+    kernel = weight_gradient(problem.dtype, pack.piece_bytes(problem, h, d_others, d_input))
+    shared_bytes = STAGES * 2 * BLOCK_BYTES // item_bytes * (TILE * item_bytes + 32)
     function(kernel, index, shared_bytes).launch((tiles, count), THREADS, arguments)
     return parts
 
@@ -149,7 +166,7 @@ def fill_sums(into: InputGradients, R_parts: Optional[Tensor], b_parts: Optional
     """The gradients of R and b from their parts, those that are given; see kernels/gradient/sums.cuh."""
     wanted = [x for x, given in ((into.R, R_parts), (into.b, b_parts)) if x is not None and given is not None]
     if wanted:
-        arguments = pack.pack(pack.SUMS, pack.parts(R_parts, into.R), pack.parts(b_parts, into.b))
+        arguments = pack.SUMS.pack(*pack.parts(R_parts, into.R), *pack.parts(b_parts, into.b))
         grid = -(-sum(x.numel() for x in wanted) // THREADS)
         function(sums(), index_of(wanted[0].device), 0).launch((grid,), THREADS, arguments)
 

@@ -146,8 +146,8 @@ def layouts(wanted: Pass, device: Device) -> Iterator[Layout]:
         for ctas in (1, *(size for size in CLUSTER_SIZES if size <= device.cluster_ctas)):
             yield from layout(wanted, device, "local" if ctas == 1 else "cluster", ctas, blocks, 1)
         for units, split in product(GRID_UNITS, SPLITS):
-            ctas = -(-wanted.head_dim // units)
-            if units % (UNITS * blocks) == 0 and 1 < ctas <= device.multiprocessors:
+            ctas = max(2, -(-wanted.head_dim // units))
+            if units % (UNITS * blocks) == 0 and ctas <= device.multiprocessors:
                 yield from layout(wanted, device, "grid", ctas, blocks, split)
 
 
