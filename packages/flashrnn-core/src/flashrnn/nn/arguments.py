@@ -1,0 +1,142 @@
+"""The checks of a layer's arguments, and the one form that they are brought into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from ..checks import check_lengths
+from ..dtypes import DTYPES, FLOATING, autocast_is_on
+from ..errors import ConfigError, DeviceError, DtypeError, ShapeError, describe
+from ..layouts import spell
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def check_options(sizes: Mapping[str, Any], flags: Mapping[str, Any], dropout: Any, proj_size: Any) -> None:
+    """Check the arguments of a layer's constructor: sizes and flags by name, among them hidden_size and num_heads."""
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(describe(name, "an integer above 0", repr(value)))
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ConfigError(describe(name, "True or False", repr(value)))
+    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
+        raise ConfigError(describe("dropout", "a probability, from 0 to 1", repr(dropout)))
+    if proj_size != 0:
+        todo = "torch.nn.LSTM has a projection of h, flashrnn.nn has none."
+        raise ConfigError(describe("proj_size", "0", repr(proj_size), todo))
+    hidden_size, num_heads = sizes["hidden_size"], sizes["num_heads"]
+    if hidden_size % num_heads:
+        raise ConfigError(describe("num_heads", f"a divisor of hidden_size = {hidden_size}", repr(num_heads)))
+
+
+def check_input(x: Any, input_size: int, weight: Tensor, batch_first: bool) -> str:
+    """The axes of an input without its features: "BT", "TB", or "T" for one sequence."""
+    _check_tensor("input", x)
+    batch = "BT" if batch_first else "TB"
+    if x.ndim not in (2, 3) or x.shape[-1] != input_size:
+        wanted = f"shape {_input(batch)} or {_input('T')} with input_size = {input_size}"
+        raise ShapeError(describe("input", wanted, f"shape {list(x.shape)}"))
+    _check_like("input", x, weight)
+    return batch if x.ndim == 3 else "T"
+
+
+def check_packed(packed: PackedSequence, input_size: int, weight: Tensor, **others: Optional[Tensor]) -> None:
+    """Check a PackedSequence, beside which there is none of these other arguments."""
+    for name, x in others.items():
+        if x is not None:
+            todo = f"Give the padded batch, {name} and lengths: pad_packed_sequence makes it."
+            raise ConfigError(describe(name, "None with a PackedSequence", type(x).__name__, todo))
+    data = packed.data
+    if data.ndim != 2 or data.shape[1] != input_size:
+        wanted = f"data of shape [rows, input_size] with input_size = {input_size}"
+        raise ShapeError(describe("input", wanted, f"shape {list(data.shape)}"))
+    _check_like("input", data, weight)
+
+
+def as_lengths(lengths: Any, x: Tensor, axes: str) -> Optional[Tensor]:
+    """`lengths` as [B] int64 on the device of the input x, whose axes are `axes` and features."""
+    if lengths is None:
+        return None
+    _check_tensor("lengths", lengths)
+    if lengths.dtype not in INTEGERS:
+        raise DtypeError(describe("lengths", "an integer tensor", str(lengths.dtype)))
+    _check_shape("lengths", lengths, axes.replace("T", ""), x, axes)
+    lengths = check_lengths(lengths, x.shape[axes.index("T")])
+    return lengths.reshape(-1).to(x.device)
+
+
+def as_resets(resets: Any, x: Tensor, axes: str) -> Optional[Tensor]:
+    """`resets` as [B, T] bool, for the input x, whose axes are `axes` and features."""
+    if resets is None:
+        return None
+    _check_tensor("resets", resets)
+    if resets.dtype != torch.bool:
+        raise DtypeError(describe("resets", "a bool tensor", str(resets.dtype), "Write resets.bool()."))
+    _check_shape("resets", resets, axes, x, axes)
+    _check_device("resets", resets, x.device)
+    return resets.unsqueeze(0) if axes == "T" else resets.T if axes == "TB" else resets
+
+
+def as_states(hx: Any, names: Sequence[str], sizes: tuple[int, int], x: Tensor, axes: str) -> Optional[Tensor]:
+    """`hx` as one tensor [NS, num_layers * num_directions, B, hidden_size], of which `sizes` are the second and the last."""
+    if hx is None:
+        return None
+    several = len(names) > 1
+    given = hx if several else [hx]
+    if not isinstance(given, (tuple, list)) or len(given) != len(names):
+        wanted = f"a tuple ({', '.join(f'{name}_0' for name in names)})"
+        got = f"one of {len(given)}" if isinstance(given, (tuple, list)) else type(given).__name__
+        raise DtypeError(describe("hx", wanted, got))
+    for k, state in enumerate(given):
+        _check_state(f"hx[{k}]" if several else "hx", state, sizes, x, axes)
+    states = torch.stack(given) if several else given[0].unsqueeze(0)
+    return states.unsqueeze(2) if axes == "T" else states
+
+
+def _check_state(name: str, state: Any, sizes: tuple[int, int], x: Tensor, axes: str) -> None:
+    _check_tensor(name, state)
+    if state.dtype not in FLOATING:
+        raise DtypeError(describe(name, f"a tensor of {', '.join(DTYPES)}", str(state.dtype)))
+    letters, batch = ("", []) if axes == "T" else ("B, ", [x.shape[axes.index("B")]])
+    expected = [sizes[0], *batch, sizes[1]]
+    if list(state.shape) != expected:
+        wanted = f"shape [num_layers * num_directions, {letters}hidden_size] = {expected}"
+        raise ShapeError(describe(name, wanted, f"shape {list(state.shape)}"))
+    _check_device(name, state, x.device)
+
+
+def _check_tensor(name: str, x: Any) -> None:
+    if not isinstance(x, Tensor):
+        raise DtypeError(describe(name, "a tensor", type(x).__name__))
+
+
+def _check_like(name: str, x: Tensor, weight: Tensor) -> None:
+    """x lies where the weights are, and has their dtype unless autocast is to cast both."""
+    _check_device(name, x, weight.device, "the weights are")
+    if x.dtype != weight.dtype and not autocast_is_on(x.device.type):
+        todo = f"Write {name}.to({weight.dtype}), or convert the module."
+        raise DtypeError(describe(name, f"{weight.dtype}, as the weights have", str(x.dtype), todo))
+
+
+def _check_device(name: str, x: Tensor, device: torch.device, why: str = "input is") -> None:
+    if x.device != device:
+        raise DeviceError(describe(name, f"a tensor on {device}, as {why}", f"one on {x.device}", "Move it first."))
+
+
+def _check_shape(name: str, x: Tensor, layout: str, like: Tensor, axes: str) -> None:
+    """x has the axes `layout` of `like`, whose first are `axes`."""
+    expected = [like.shape[axes.index(letter)] for letter in layout]
+    if list(x.shape) != expected:
+        wanted = f"shape {spell(layout)} = {expected} for an input of {_input(axes)}"
+        raise ShapeError(describe(name, wanted, f"shape {list(x.shape)}"))
+
+
+def _input(axes: str) -> str:
+    """The shape of an input in words."""
+    return spell(axes)[:-1] + ", input_size]"
