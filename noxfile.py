@@ -68,6 +68,29 @@ def tests(session: nox.Session) -> None:
     run_pytest(session)
 
 
+OLDEST = (
+    "numpy==1.26.4",
+    "pytest==8.4.2",
+    "pytest-xdist==3.8.0",
+    "setuptools==82.0.1",
+    "torch==2.4.0",
+    "triton==3.0.0; platform_system == 'Linux'",
+)
+"""The oldest supported versions, see environment_pt240cu124.yaml; and what tests need, as the oldest Python takes it."""
+
+
+@nox.session(venv_backend="virtualenv")
+def oldest(session: nox.Session) -> None:
+    """Run the tests of flashrnn-triton with the oldest PyTorch and Triton."""
+    if sys.version_info >= (3, 13):
+        session.skip("PyTorch 2.4 needs Python 3.12 or older")
+    session.install(*OLDEST)
+    sources = [word for name in ("core", "testing", "triton") for word in ("--editable", str(FOLDERS[name]))]
+    session.install("--no-build-isolation", *sources)
+    arguments = session.posargs or ["--numprocesses=auto", "--maxprocesses=8"]
+    session.run("pytest", "packages/flashrnn-triton/tests", *arguments, env={"OMP_NUM_THREADS": "1"})
+
+
 def add_test_session(name: str) -> None:
     """Add the session test_NAME."""
 

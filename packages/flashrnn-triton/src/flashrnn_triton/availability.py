@@ -1,0 +1,70 @@
+"""Why a machine or a problem is not one for the Triton kernels, in one sentence; without importing triton."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import Optional
+
+import torch
+
+from flashrnn.discovery import AUTO
+from flashrnn.problem import Problem
+
+FUNCTIONS = ("lstm", "gru", "elman", "slstm")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+LARGEST_HEAD = 64
+OLDEST = (8, 0)
+
+
+def why_not_triton(problem: Problem) -> Optional[str]:
+    """None if the kernels solve the problem here."""
+    if find_spec("triton") is None:
+        return "triton_fused needs triton, which is not installed: pip install triton (on Linux)."
+    if problem.dtype not in DTYPES:
+        return f"triton_fused computes in float32, float16 or bfloat16, not in {problem.dtype}; backend='vanilla' does."
+    if problem.config.function not in FUNCTIONS:
+        return f"triton_fused has no code for function {problem.config.function!r}; backend='vanilla_fwbw' computes it."
+    if problem.head_dim > LARGEST_HEAD:
+        return (
+            f"triton_fused takes head_dim up to {LARGEST_HEAD}, got {problem.head_dim}; backend='cuda_fused' takes more and "
+            "backend='cuda' any (pip install flashrnn-cuda)."
+        )
+    return why_not_interpreted(problem) if is_interpreted() else why_no_device(problem.device)
+
+
+def is_interpreted() -> bool:
+    """Whether Triton's kernels run in its interpreter, whatever the device."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def why_not_interpreted(problem: Problem) -> Optional[str]:
+    """None if the interpreter is wanted, and computes in the dtype."""
+    if problem.config.backend == AUTO:
+        return "triton_fused runs in Triton's interpreter (TRITON_INTERPRET=1), which is slow: name it to use it."
+    if problem.dtype == torch.bfloat16:
+        return (
+            "triton_fused cannot compute in bfloat16 in Triton's interpreter (TRITON_INTERPRET=1): float32 and float16 work."
+        )
+    return None
+
+
+def why_no_device(device: torch.device) -> Optional[str]:
+    """None if it is a GPU that is new enough."""
+    if device.type != "cuda":
+        return (
+            f"triton_fused computes on NVIDIA GPUs, the tensors are on {device.type!r}: move them with x.to('cuda'). "
+            "(With TRITON_INTERPRET=1 in the environment it computes here, slowly, to look for faults.)"
+        )
+    if torch.version.hip is not None:
+        return "triton_fused computes on NVIDIA GPUs, this PyTorch was built for ROCm."
+    try:
+        name, have = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    except (AssertionError, RuntimeError) as error:  # torch's own
+        return f"triton_fused found no usable GPU: {str(error).rstrip('.')}."
+    if have < OLDEST:
+        return (
+            f"triton_fused needs compute capability 8.0 or newer, {name} has {have[0]}.{have[1]}; "
+            "backend='vanilla_fwbw' runs on it."
+        )
+    return None

@@ -1,0 +1,20 @@
+"""The simple recurrent network:  h' = tanh(g). What a cell is: see cells/lstm.py."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl  # noqa: F401 - the interpreter looks for it
+
+from .activations import tanh, through_tanh
+
+
+@triton.jit
+def elman_step(g):
+    """The new h; it is the activation too."""
+    return tanh(g)
+
+
+@triton.jit
+def elman_step_backward(dh, h_new):
+    """The gradient of g."""
+    return through_tanh(dh, h_new)

@@ -1,0 +1,51 @@
+"""sLSTM: exponential input and forget gates, a normaliser n and a stabiliser m (Beck et al. 2024, xLSTM).
+
+    l  = logsigmoid(f) + m;   m' = i where n == 0, else max(i, l)
+    i* = exp(i - m');         f* = 0 where n == 0 and c == 0, else exp(l - m')
+    c' = f* c + i* tanh(z);   n' = max(f* n + i*, 1);   h' = s(o) c' / n'
+
+m is a constant for differentiation. What is saved survives rounding to 16 bits: one of i*, f* is exactly 1, so one number
+keeps both (f* where i* is 1, -i* where f* is); s(-f), the slope of logsigmoid, is negative where the 1 of the max won.
+What a cell is: see cells/lstm.py.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .activations import at_most, is_negative, log_sigmoid, sigmoid, tanh, through_sigmoid, through_tanh
+
+
+@triton.jit
+def slstm_step(i, f, z, o, c, n, m):
+    """The new h, c, n and m, and what is saved: the exponentials, the slope, z, o."""
+    z, o = tanh(z), sigmoid(o)
+    decayed = log_sigmoid(f) + m
+    m = tl.where(n == 0, i, tl.maximum(i, decayed))
+    i_star = tl.exp(i - m)
+    # l - m' is positive only where n == 0 but c != 0. The bound is log(largest float32) / 3: its exp squared is finite.
+    f_star = tl.where((n == 0) & (c == 0), 0.0, tl.exp(at_most(decayed - m, 29.5742797)))
+    c = f_star * c + i_star * z
+    total = f_star * n + i_star
+    n = tl.where(total < 1, 1.0, total)
+    keep_f = sigmoid(-f)
+    exponentials = tl.where(i_star == 1, f_star, -i_star)
+    return o * (c / n), c, n, m, exponentials, tl.where(total < 1, -keep_f, keep_f), z, o
+
+
+@triton.jit
+def slstm_step_backward(dh, dc, dn, exponentials, signed_keep_f, z, o, c_old, n_old, c_new, n_new):
+    """The gradients of i, f, z, o, and of the old c and n."""
+    forget_is_one = is_negative(exponentials)
+    i_star = tl.where(forget_is_one, -exponentials, 1.0)
+    f_star = tl.where(forget_is_one, 1.0, exponentials)
+    n_new = tl.maximum(n_new, 1.0)  # it is 1 at least, and 0 only in padding, where nothing may become NaN
+    ratio, d_ratio = c_new / n_new, dh * o / n_new
+    dc += d_ratio
+    dn = tl.where(is_negative(signed_keep_f), 0.0, dn - d_ratio * ratio)
+    di = (dc * z + dn) * i_star
+    df = (dc * c_old + dn * n_old) * f_star * tl.abs(signed_keep_f)
+    dz = through_tanh(dc * i_star, z)
+    do = through_sigmoid(dh * ratio, o)
+    return di, df, dz, do, dc * f_star, dn * f_star

@@ -1,0 +1,121 @@
+"""Where triton_fused cannot run it says why, in one sentence; and nobody loads triton to hear it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from flashrnn import BackendUnavailable, FlashRNNConfig, explain, flashrnn
+from flashrnn.cells import CELLS
+from flashrnn.problem import Problem
+from flashrnn_testing import create_inputs
+from flashrnn_triton import TRITON_FUSED, availability, elman_tr_fwbw, gru_tr_fwbw, lstm_tr_fwbw, slstm_tr_fwbw
+from flashrnn_triton.cells import READS
+
+FUNCTIONS = {"lstm": lstm_tr_fwbw, "gru": gru_tr_fwbw, "elman": elman_tr_fwbw, "slstm": slstm_tr_fwbw}
+
+
+def problem(head_dim: int = 64, dtype: torch.dtype = torch.float32, **options: Any) -> Problem:
+    options = {"backend": "triton_fused", **options}
+    return Problem(FlashRNNConfig(dtype=dtype, **options), 2, 3, 1, head_dim, torch.device("cuda", 0), dtype)
+
+
+def reason(**of_problem: Any) -> str:
+    found = TRITON_FUSED.why_not(problem(**of_problem))
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that looks as if it had an H200, and compiles."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+
+
+@pytest.mark.usefixtures("gpu")
+def test_what_it_takes() -> None:
+    for head_dim in (1, 64):
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            assert TRITON_FUSED.why_not(problem(head_dim, dtype, backend="auto")) is None
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_larger_head_names_the_others() -> None:
+    assert "head_dim up to 64, got 65" in reason(head_dim=65)
+    assert "'cuda_fused'" in reason(head_dim=65) and "'cuda'" in reason(head_dim=65)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_in_float64() -> None:
+    assert "backend='vanilla'" in reason(dtype=torch.float64)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(availability, "find_spec", lambda name: None)
+    assert "pip install triton" in reason()
+
+
+@pytest.mark.usefixtures("gpu")
+def test_on_an_old_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert "needs compute capability 8.0 or newer, Tesla T4 has 7.5" in reason()
+
+
+@pytest.mark.usefixtures("gpu")
+def test_on_an_amd_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    assert "ROCm" in reason()
+
+
+@pytest.mark.usefixtures("gpu")
+def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(device: torch.device) -> None:
+        raise RuntimeError("Found no NVIDIA driver on your system.")
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", missing)
+    assert reason() == "triton_fused found no usable GPU: Found no NVIDIA driver on your system."
+
+
+def test_on_a_cpu_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    inputs = create_inputs(2, 3, 2, 4, "lstm", create_states=False, device="cpu")
+    with pytest.raises(BackendUnavailable, match=r"computes on NVIDIA GPUs, the tensors are on 'cpu'.*TRITON_INTERPRET=1"):
+        flashrnn(*inputs, backend="triton")
+
+
+def test_the_interpreter_runs_what_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert TRITON_FUSED.why_not(problem()) is None
+    assert "name it to use it" in reason(backend="auto")
+    assert "cannot compute in bfloat16" in reason(dtype=torch.bfloat16)
+    assert explain(2, 3, 1, 8, "lstm", device="cpu").backend == "vanilla_fwbw"
+
+
+def test_every_cell_is_there() -> None:
+    assert set(availability.FUNCTIONS) == set(READS) == set(CELLS) == set(FUNCTIONS)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_public_functions_are_the_backend(function: str) -> None:
+    inputs = create_inputs(2, 3, 1, 16, function, create_states=False)
+    states, last_states = FUNCTIONS[function](*inputs)
+    again, last_again = flashrnn(*inputs, function=function, backend="triton_fused")
+    assert torch.equal(states, again) and torch.equal(last_states, last_again)
+
+
+def test_the_report_loads_no_triton() -> None:
+    code = (
+        "import sys, flashrnn, flashrnn_triton; from flashrnn.report import report; data = report();"
+        "assert any(x['name'] == 'triton_fused' and x['aliases'] == ['triton'] for x in data['backends']);"
+        "assert 'triton' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
