@@ -11,7 +11,6 @@ from torch import Tensor
 
 from .cells import CellSpec, get_cell
 from .config import FlashRNNConfig
-from .dtypes import parse_dtype
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ class Problem:
     @property
     def dtype(self) -> torch.dtype:
         """What is computed in."""
-        dtype = parse_dtype(self.config.dtype)
-        assert dtype is not None, "a Problem's dtype is settled"
+        dtype = self.config.dtype
+        assert isinstance(dtype, torch.dtype), "a Problem's dtype is settled"
         return dtype
 
     @property
@@ -83,7 +82,7 @@ class Problem:
 
 
 shared_problem = lru_cache(maxsize=1024)(Problem)
-"""A Problem from its attributes, the same one for calls that are alike: what was found out about it is found again quickly."""
+"""Problem(...), the same object for calls that are alike: what was found out about it is then quickly found again."""
 
 
 class Inputs(NamedTuple):

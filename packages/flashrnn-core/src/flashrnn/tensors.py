@@ -17,8 +17,11 @@ from .config import FlashRNNConfig
 from .layouts import INPUT, OUTPUT, rearrange, shape_of
 from .problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
 
-Results = tuple[Tensor, Tensor, Tensor]
-"""States in the order of output_shape; last states [NS, B, NH, D]; saved activations [T, K, NH, B, D], or empty."""
+Results = tuple[Tensor, Tensor, Optional[Tensor]]
+"""States in the order of output_shape; last states [NS, B, NH, D]; saved activations [T, K, NH, B, D], if there are any."""
+
+Gradients = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor]]
+"""Of Wx in the order of input_shape, of R, of b and of the initial states; None where not needed."""
 
 
 def problem_of(
@@ -78,8 +81,8 @@ def cast_inputs(problem: Problem, given: Inputs) -> Inputs:
 
 def fit_inputs(problem: Problem, given: Inputs) -> Inputs:
     """The inputs as a backend sees them: cast, and copied only where their strides do not fit."""
-    Wx, R, b, *others = cast_inputs(problem, given)
-    return Inputs(fit_optional(Wx), fit(R), fit(b), *map(fit_optional, others))
+    Wx, R, b, states, lengths, resets = cast_inputs(problem, given)
+    return Inputs(fit_optional(Wx), fit(R), fit(b), fit_optional(states), fit_optional(lengths), fit_optional(resets))
 
 
 def fit_optional(x: Optional[Tensor]) -> Optional[Tensor]:
@@ -89,13 +92,12 @@ def fit_optional(x: Optional[Tensor]) -> Optional[Tensor]:
 
 def allocate_results(problem: Problem, like: Tensor) -> Results:
     """Uninitialised results of a forward pass, on the device of `like`."""
-    sizes = {**problem.sizes, "K": len(problem.cell.saved)}
-    saved_shape = shape_of("TKHBD", sizes) if problem.saves_activations else (0,)
-    return (
-        like.new_empty(shape_of(problem.config.output_shape, sizes), dtype=problem.dtype),
-        like.new_empty(shape_of("SBHD", sizes), dtype=problem.states_dtype),
-        like.new_empty(saved_shape, dtype=problem.dtype),
-    )
+    sizes, dtype, saved = problem.sizes, problem.dtype, None
+    states = like.new_empty(shape_of(problem.config.output_shape, sizes), dtype=dtype)
+    last_states = like.new_empty(shape_of("SBHD", sizes), dtype=problem.states_dtype)
+    if problem.saves_activations:
+        saved = like.new_empty(shape_of("TKHBD", {**sizes, "K": len(problem.cell.saved)}), dtype=dtype)
+    return states, last_states, saved
 
 
 def view_results(problem: Problem, results: Results) -> Outputs:
@@ -113,22 +115,18 @@ def fit_gradients(problem: Problem, states: Optional[Tensor], last_states: Optio
     )
 
 
-def allocate_gradients(problem: Problem, needs: Sequence[bool], given: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Uninitialised gradients of Wx, R, b and the initial states; empty where not needed."""
-    sizes = problem.sizes
-
-    def empty(need: bool, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return given.R.new_empty(shape if need else (0,), dtype=dtype)
-
+def allocate_gradients(problem: Problem, needs: Sequence[bool], given: Inputs) -> Gradients:
+    """Uninitialised gradients of a backward pass, of what needs them."""
+    sizes, (needs_Wx, needs_R, needs_b, needs_states), empty = problem.sizes, needs, given.R.new_empty
     return (
-        empty(needs[0], shape_of(problem.config.input_shape, sizes), problem.dtype),
-        empty(needs[1], tuple(given.R.shape), given.R.dtype),
-        empty(needs[2], tuple(given.b.shape), given.b.dtype),
-        empty(needs[3], shape_of("SBHD", sizes), problem.states_dtype),
+        empty(shape_of(problem.config.input_shape, sizes), dtype=problem.dtype) if needs_Wx else None,
+        empty(given.R.shape, dtype=given.R.dtype) if needs_R else None,
+        empty(given.b.shape, dtype=given.b.dtype) if needs_b else None,
+        empty(shape_of("SBHD", sizes), dtype=problem.states_dtype) if needs_states else None,
     )
 
 
-def view_gradients(problem: Problem, needs: Sequence[bool], gradients: Sequence[Tensor]) -> InputGradients:
-    """Gradients as a backend sees them; None where not needed."""
-    Wx, R, b, states = (x if need else None for x, need in zip(gradients, needs))
+def view_gradients(problem: Problem, gradients: Gradients) -> InputGradients:
+    """Gradients as a backend sees them."""
+    Wx, R, b, states = gradients
     return InputGradients(None if Wx is None else rearrange(Wx, problem.config.input_shape, INPUT), R, b, states)

@@ -21,12 +21,11 @@ from .gradients import (
     fill_bias_gradient,
     fill_weight_and_bias_gradients,
     gate_gradients,
-    gates_first,
     gradient_limits,
 )
 from .launch import function
 from .operands import chunked_rows, turned
-from .recompute import activations_first, recompute_saved
+from .recompute import recompute_saved
 
 THREADS = 256
 UNITS, ROWS = 8, 8
@@ -68,19 +67,18 @@ class Cuda(Backend):
 
     def forward(self, problem: Problem, inputs: Inputs, outputs: Outputs) -> None:
         """One launch; see kernels/alternating/forward.cuh."""
-        assert inputs.Wx is not None
         cut = tile("forward", problem.cell, problem.batch_size)
         R = chunked_rows(inputs.R)
         h = handed_rows(problem, R)
         carried, arrivals = scratch(problem, cut)
         flags = {"MASKED": is_masked(problem), "SAVE": outputs.saved is not None}
         kernel = alternating("forward", problem.cell, problem.dtype, cut.blocks, cut.columns, **flags)
-        arguments = pack.pack(
+        arguments = pack.ALTERNATING_FORWARD.pack(
             *pack.forward_loop(problem, R, inputs, outputs),
             *pack.arrays(inputs.Wx, pack.INPUT),
             *pack.arrays(outputs.states),
             *pack.arrays(outputs.saved, pack.SAVED),
-            *scratch,
+            *(h.data_ptr(), carried.data_ptr(), arrivals.data_ptr(), h.stride(-2) * h.element_size()),
             pack.or_none(problem.config.forward_clipval),
         )
         launch(problem, kernel, cut, arguments)
@@ -91,20 +89,21 @@ class Cuda(Backend):
         """One launch, see kernels/alternating/backward.cuh; then a product for R and a sum for b."""
         cell = problem.cell
         cut = tile("backward", cell, problem.batch_size)
-        saved = activations_first(outputs.saved if outputs.saved is not None else recompute_saved(problem, inputs, outputs))
+        saved = outputs.saved if outputs.saved is not None else recompute_saved(problem, inputs, outputs)
         d_gates = gate_gradients(problem, into, all_needed=into.R is not None or into.b is not None)
         R = chunked_rows(turned(inputs.R))
         handed = handed_rows(problem, R)
         carried, arrivals = scratch(problem, cut)
         kernel = alternating("backward", cell, problem.dtype, cut.blocks, cut.columns, MASKED=is_masked(problem))
-        arguments = pack.pack(
+        d_input, d_others = d_gates.arrays()
+        arguments = pack.ALTERNATING_BACKWARD.pack(
             *pack.backward_loop(problem, R, inputs, grads, into),
             *pack.arrays(outputs.states),
             *pack.arrays(saved, pack.SAVED),
             *pack.arrays(grads.states),
             *d_input,
             *d_others,
-            *scratch,
+            *(handed.data_ptr(), carried.data_ptr(), arrivals.data_ptr(), handed.stride(-2) * handed.element_size()),
             *gradient_limits(problem),
         )
         launch(problem, kernel, cut, arguments)

@@ -6,10 +6,6 @@ padded at the end ("0P") as structs are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
-from itertools import chain
-from operator import or_
 from struct import Struct
 from typing import Optional
 
@@ -42,11 +38,6 @@ INPUT, SAVED = (2, 0, 1, 3), (1, 3, 0, 2)
 NOTHING = (0, 0, 0, 0, 0)
 
 DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
-
-
-def pack(layout: Struct, *parts: Sequence[float]) -> bytes:
-    """The arguments of a kernel, from the fields of its parts."""
-    return layout.pack(*chain.from_iterable(parts))
 
 
 def starting_at(first_group: int, arguments: bytes) -> bytes:
@@ -131,7 +122,8 @@ def or_none(clipval: Optional[float]) -> float:
 
 
 def piece_bytes(problem: Problem, *some: Integers) -> int:
-    """In how large pieces the rows of some arrays can be moved, all of the problem's dtype: 16 bytes, 4 or 2."""
-    row = problem.head_dim * problem.dtype.itemsize
-    bits = reduce(or_, chain.from_iterable(some), row)  # the lowest one that is set bounds the piece
+    """In how large pieces the rows of these `arrays`, all of the problem's dtype, can be moved: 16 bytes, 4 or 2."""
+    bits = problem.head_dim * problem.dtype.itemsize  # of all addresses and distances: the lowest one set bounds the piece
+    for address, array, batch, time, head in some:
+        bits |= address | array | batch | time | head
     return 16 if bits % 16 == 0 else 4 if bits % 4 == 0 else 2

@@ -108,6 +108,8 @@ class Function:
 
     def __init__(self, cubin: bytes, entry: str, index: int, shared_bytes: int, cluster: int = 1) -> None:
         self.index, self.shared_bytes = index, shared_bytes
+        self.start, self.start_cooperative = library().cuLaunchKernel, library().cuLaunchCooperativeKernel
+        self.residents: dict[int, int] = {}
         make_current(index)
         self.module, self.handle = c_void_p(), c_void_p()
         check(library().cuModuleLoadData(byref(self.module), cubin))
@@ -119,22 +121,24 @@ class Function:
 
     def launch(self, grid: tuple[int, ...], threads: int, arguments: bytes, cooperative: bool = False) -> None:
         """Launch a grid of CTAs of `threads` on torch's current stream of the device; the arguments are passed by value."""
-        stream = torch.cuda.current_stream(self.index).cuda_stream
-        shape = (self.handle, *(*grid, 1, 1)[:3], threads, 1, 1, self.shared_bytes, stream, (c_char_p * 1)(arguments))
-        start = library().cuLaunchCooperativeKernel if cooperative else library().cuLaunchKernel
-        extra = () if cooperative else (None,)
-        status = start(*shape, *extra)
+        stream = torch._C._cuda_getCurrentRawStream(self.index)
+        start, extra = (self.start_cooperative, ()) if cooperative else (self.start, (None,))
+        values = byref(c_char_p(arguments))
+        given = (self.handle, *(*grid, 1, 1)[:3], threads, 1, 1, self.shared_bytes, stream, values, *extra)
+        status = start(*given)
         if status == INVALID_CONTEXT:  # this thread has not used the device yet
             make_current(self.index)
-            status = start(*shape, *extra)
+            status = start(*given)
         check(status)
 
     def resident(self, threads: int) -> int:
         """How many CTAs of `threads` one SM holds at a time."""
-        count = c_int()
-        make_current(self.index)
-        check(library().cuOccupancyMaxActiveBlocksPerMultiprocessor(byref(count), self.handle, threads, self.shared_bytes))
-        return count.value
+        if threads not in self.residents:
+            count, find = c_int(), library().cuOccupancyMaxActiveBlocksPerMultiprocessor
+            make_current(self.index)
+            check(find(byref(count), self.handle, threads, self.shared_bytes))
+            self.residents[threads] = count.value
+        return self.residents[threads]
 
 
 def make_current(index: int) -> None:

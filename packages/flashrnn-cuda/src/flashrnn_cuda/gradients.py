@@ -29,9 +29,7 @@ OUT_DTYPE = "dtype" in torch.ops.aten.bmm.overloads()
 
 
 class GateGradients(NamedTuple):
-    """Gradients of the gates: of those that have an input part, as in Wx, [B, T, gate, NH, D]; of the others before them,
-    [gate, B, T, NH, D].
-    """
+    """Gradients of the gates: the others, [gate, B, T, NH, D], before those that have an input part, [B, T, gate, NH, D]."""
 
     others: Optional[Tensor]
     input: Optional[Tensor]

@@ -12,7 +12,7 @@ from flashrnn.problem import Inputs, Outputs, Problem
 from . import arguments as pack
 from .catalogue import replay
 from .device import index_of
-from .gradients import as_matrices, gates_first, product_in_float32
+from .gradients import as_matrices, product_in_float32
 from .launch import function
 from .operands import previous_h
 
@@ -27,30 +27,23 @@ def recompute_saved(problem: Problem, inputs: Inputs, outputs: Outputs) -> Optio
     cell = problem.cell
     if not cell.saved:
         return None
-    assert inputs.Wx is not None
     h = previous_h(problem, inputs, outputs.states)
     h_rows = as_matrices(h)
     shape = (-1, problem.num_heads, problem.batch_size, problem.sequence_size, problem.head_dim)
     products = torch.stack([product_in_float32(h_rows, R.mT) for R in inputs.R])
     saved_shape = (problem.sequence_size, len(cell.saved), problem.num_heads, problem.batch_size, problem.head_dim)
     saved = torch.empty(saved_shape, dtype=problem.dtype, device=problem.device)
-    arguments = pack.pack(
-        pack.REPLAY,
-        pack.sizes(problem),
-        pack.weights(inputs.R, inputs.b),
-        pack.states(inputs.states),
-        pack.masks(inputs),
-        pack.arrays(gates_first(inputs.Wx)),
-        pack.arrays(products.view(shape).permute(0, 2, 3, 1, 4)),
-        pack.arrays(activations_first(saved)),
-        (pack.or_none(problem.config.forward_clipval),),
+    arguments = pack.REPLAY.pack(
+        *pack.sizes(problem),
+        *pack.weights(inputs.R, inputs.b),
+        *pack.states(inputs.states),
+        *pack.masks(inputs),
+        *pack.arrays(inputs.Wx, pack.INPUT),
+        *pack.arrays(products.view(shape).permute(0, 2, 3, 1, 4)),
+        *pack.arrays(saved, pack.SAVED),
+        pack.or_none(problem.config.forward_clipval),
     )
     elements = problem.batch_size * problem.num_heads * problem.head_dim
     kernel = replay(cell, problem.dtype)
     function(kernel, index_of(problem.device), 0).launch((-(-elements // THREADS),), THREADS, arguments)
     return saved
-
-
-def activations_first(saved: Optional[Tensor]) -> Optional[Tensor]:
-    """[T, K, NH, B, D] as [K, B, T, NH, D]."""
-    return None if saved is None else saved.permute(1, 3, 0, 2, 4)
