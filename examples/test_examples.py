@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -61,3 +63,13 @@ def test_state_tracking_goes_on_beyond_the_training_s_length(capsys: pytest.Capt
 
 def test_state_tracking_does_not_pass_untrained() -> None:
     assert state_tracking.main(["--max-steps", "1"]) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torchrun and Gloo as on Linux")
+def test_train_ddp_learns_on_two_processes() -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, str(Path(__file__).with_name("train_ddp.py"))], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 processes on ") and float(done.stdout.split("loss ")[1].split()[0]) < 0.3
