@@ -22,8 +22,11 @@ OLD = [
 
 
 @pytest.fixture
-def start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, Results]]:
+def start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, Results]]:
     """Runs the command; its status, what it printed, and the file it wrote."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # which other tests of this process may have set
 
     def call(*options: str) -> tuple[int, str, Results]:
         status = run.main([*SMALL, *options, "--folder", str(tmp_path)])

@@ -93,10 +93,10 @@ def test_a_head_dim_that_is_none_is_refused(
 @pytest.mark.usefixtures("asked")
 def test_what_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     use(Counting(), monkeypatch)
-    words = "build --function lstm --head-dim 64 1000 --backend cuda_fused --arch 9.0a"
+    words = "build --function lstm --head-dim 64 4000 --backend cuda_fused --arch 9.0a"
     assert run(monkeypatch, *words.split()) == 0
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "sm_90a" in line]
-    assert "head_dim 1000" in line and "backend='cuda'" in line
+    assert "head_dim 4000" in line and "backend='cuda'" in line
 
 
 @pytest.mark.usefixtures("asked")
