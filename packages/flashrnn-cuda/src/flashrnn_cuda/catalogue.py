@@ -81,7 +81,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void alternating_{direction}
 
 @cache
 def weight_gradient(dtype: torch.dtype, piece: int) -> Kernel:
-    """The gradient of R for small heads."""
+    """The gradient of R where cuBLAS would make few CTAs."""
     text = f"""#include "gradient/weights.cuh"
 
 using namespace flashrnn;

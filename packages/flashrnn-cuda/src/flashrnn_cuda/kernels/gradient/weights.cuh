@@ -1,6 +1,6 @@
 // The gradient of R: for each gate and head the sum over all batch rows and steps of (gate gradient) x (h before), a product
-// whose k runs over the steps of one row after the other. For small heads: a CTA makes one tile of 64 x 64 for a part of k, so
-// that there are enough CTAs; the parts are summed afterwards, in a fixed order.
+// whose k runs over the steps of one row after the other. For what cuBLAS makes with few CTAs: here one makes a tile of 64 x 64
+// for a part of k, so that there are enough; the parts are summed afterwards, in a fixed order.
 #pragma once
 
 #include "common/arguments.cuh"
