@@ -222,7 +222,7 @@ CLUSTER_NS = ((2048, 385), (4096, 466), (8192, 601), (12288, 680), (16384, 765))
 GRID_NS, GRID_CTA_NS = ((8192, 910), (12288, 1010), (16384, 1150), (49152, 1910), (65536, 2180)), 4
 """What a step takes besides its product, by bytes that are handed to each CTA, and for each CTA.
 
-Measured on an H200, see benchmarks/LOG.md: an exchange by st.async alone takes 100 less than CLUSTER_NS says.
+Fitted to whole passes that were measured on an H200, see benchmarks/LOG.md.
 """
 
 
