@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -73,3 +74,20 @@ def test_train_ddp_learns_on_two_processes() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("2 processes on ") and float(done.stdout.split("loss ")[1].split()[0]) < 0.3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads from /proc")
+def test_train_ddp_leaves_no_thread_of_the_process_group() -> None:
+    """One that is still there when Python ends, and lets go of a tensor then, ends the process with SIGABRT."""
+    program = """
+import os, train_ddp
+assert train_ddp.main(["--steps", "1"]) == 0
+names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+assert not [name for name in names if "gloo" in name], names
+"""
+    environment = {**os.environ, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parent, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Optional
 
 import torch
+import torch._dynamo  # DistributedDataParallel imports it, and a group that is there by then is kept to the end; see main()
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -47,12 +48,13 @@ def device_of_this_process() -> torch.device:
     return torch.device("cuda", local_rank) if torch.cuda.device_count() >= local_size else torch.device("cpu")
 
 
-def train(model: nn.Module, device: torch.device, steps: int, batch_size: int, length: int) -> float:
+def train(options: argparse.Namespace, device: torch.device) -> float:
     """Train on random strings; the last loss in nats per bit, averaged over all processes."""
+    model = DistributedDataParallel(ParityModel(options.function, options.hidden_size).to(device))
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     loss = torch.zeros((), device=device)
-    for _ in range(steps):
-        bits, parity = (x.to(device) for x in parity_batch(batch_size, length))
+    for _ in range(options.steps):
+        bits, parity = (x.to(device) for x in parity_batch(options.batch_size, options.length))
         loss = binary_cross_entropy_with_logits(model(bits), parity)
         optimizer.zero_grad()
         loss.backward()
@@ -77,11 +79,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     device = device_of_this_process()
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     torch.manual_seed(dist.get_rank())  # other strings in every process; the parameters of the first are sent to all
-    model = DistributedDataParallel(ParityModel(options.function, options.hidden_size).to(device))
-    loss = train(model, device, options.steps, options.batch_size, options.length)
+    loss = train(options, device)
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} processes on {device.type}: loss {loss:.3f} nats per bit, 0.693 is guessing")
-    dist.destroy_process_group()
+    dist.destroy_process_group()  # nothing holds the group any more: this ends its threads, which must not outlive Python
     return 0
 
 

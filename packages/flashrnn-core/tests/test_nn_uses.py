@@ -319,24 +319,30 @@ WORKER = """
 import sys
 
 import torch
+import torch._dynamo  # before the process group, as in examples/train_ddp.py
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import flashrnn.nn
 
+
+def train(rank):
+    torch.manual_seed(rank)  # DistributedDataParallel sends the parameters of rank 0 to all
+    model = DistributedDataParallel(flashrnn.nn.GRU(3, 4, 2, bidirectional=True, dtype=torch.float64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(5, 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for _ in range(2):
+        optimizer.zero_grad()
+        output, last = model(x[:, 3 * rank : 3 * rank + 3])
+        (output.square().mean() + last.square().mean()).backward()
+        optimizer.step()
+    return model.module.state_dict()
+
+
 rank, store, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
-torch.manual_seed(rank)  # DistributedDataParallel sends the parameters of rank 0 to all
-model = DistributedDataParallel(flashrnn.nn.GRU(3, 4, 2, bidirectional=True, dtype=torch.float64))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-x = torch.randn(5, 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-for _ in range(2):
-    optimizer.zero_grad()
-    output, last = model(x[:, 3 * rank : 3 * rank + 3])
-    (output.square().mean() + last.square().mean()).backward()
-    optimizer.step()
-torch.save(model.module.state_dict(), out + str(rank))
+torch.save(train(rank), out + str(rank))
 dist.destroy_process_group()
 """
 
