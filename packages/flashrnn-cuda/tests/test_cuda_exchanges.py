@@ -91,6 +91,7 @@ def test_sequence_sizes(exchange: str, sequence_size: int) -> None:
 
 def step_of_training(inputs: list[Tensor], function: str) -> list[Tensor]:
     """Outputs and gradients."""
+    inputs = [x.detach().requires_grad_() for x in inputs]  # no node of another call's graph, which may have another stream
     out, last = flashrnn(*inputs, function=function, backend="cuda_fused")
     return [out, last, *torch.autograd.grad(out.float().sum() + last.float().sum(), inputs)]
 

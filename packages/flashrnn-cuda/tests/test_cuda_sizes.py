@@ -102,7 +102,7 @@ def test_two_models_on_two_streams(backend: str) -> None:
     calls = [dict(zip(("Wx", "states", "R", "b"), case)) for case in cases]
 
     def run(call: dict[str, Any], function: str) -> list[Tensor]:
-        inputs = [call[name] for name in ("Wx", "R", "b", "states")]
+        inputs = [call[name].detach().requires_grad_() for name in ("Wx", "R", "b", "states")]
         out, last = flashrnn(*inputs, function=function, backend=backend)
         return [out, *torch.autograd.grad(out.float().sum() + last.float().sum(), inputs)]
 
