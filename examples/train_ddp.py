@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Optional
 
 import torch
-import torch._dynamo  # DistributedDataParallel imports it, and a group that is there by then is kept to the end; see main()
+import torch._dynamo  # DistributedDataParallel would, after the process group is made, which then would never end
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
