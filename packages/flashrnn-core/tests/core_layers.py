@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
@@ -14,6 +15,7 @@ from core_inputs import assert_equal, weights_like
 KINDS = ("LSTM", "GRU", "RNN")
 STATES = {"LSTM": 2, "GRU": 1, "RNN": 1, "SLSTM": 4}
 E, H = 3, 4  # features of the input and of one direction's output
+everywhere = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
 def layer(kind: str, *args: Any, seed: int = 0, **options: Any) -> nn.Module:

@@ -21,6 +21,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 
 import flashrnn.nn
 from core_inputs import assert_equal
+from core_layers import everywhere
 
 STEPS = 4  # of training
 
@@ -231,18 +232,19 @@ def test_reinforcement_learning_with_episodes_that_end_inside_a_rollout() -> Non
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-def test_mixed_precision_with_a_gradient_scaler(kind: str, dtype: torch.dtype) -> None:
+@everywhere
+def test_mixed_precision_with_a_gradient_scaler(device: str, kind: str, dtype: torch.dtype) -> None:
     torch.set_default_dtype(torch.float32)
     losses = []
     for enabled in (True, False):
         torch.manual_seed(0)
-        model = nn.Sequential(getattr(flashrnn.nn, kind)(4, 16, num_layers=2, num_heads=2, batch_first=True))
-        head, x, y = nn.Linear(16, 4), torch.randn(8, 10, 4), torch.randn(8, 10, 4)
+        model = nn.Sequential(getattr(flashrnn.nn, kind)(4, 16, num_layers=2, num_heads=2, batch_first=True)).to(device)
+        head, x, y = nn.Linear(16, 4).to(device), torch.randn(8, 10, 4).to(device), torch.randn(8, 10, 4).to(device)
         parameters = [*model.parameters(), *head.parameters()]
-        optimizer, scaler = torch.optim.Adam(parameters, lr=0.01), torch.amp.GradScaler("cpu", enabled=enabled)
+        optimizer, scaler = torch.optim.Adam(parameters, lr=0.01), torch.amp.GradScaler(device, enabled=enabled)
         for _ in range(10):
             optimizer.zero_grad()
-            with torch.autocast("cpu", dtype, enabled=enabled):
+            with torch.autocast(device, dtype, enabled=enabled):
                 output, _ = model(x)
                 loss = mse_loss(head(output).float(), y)
             assert output.dtype == (dtype if enabled else torch.float32)
@@ -253,7 +255,22 @@ def test_mixed_precision_with_a_gradient_scaler(kind: str, dtype: torch.dtype) -
             scaler.update()
         assert all(x.dtype == x.grad.dtype == torch.float32 for x in parameters)
         losses.append(loss.detach())
-    assert losses[0] == pytest.approx(losses[1].item(), rel=0.01)
+    assert losses[0].item() == pytest.approx(losses[1].item(), rel=0.01)
+
+
+@everywhere
+def test_a_gradient_scaler_sees_an_overflow(device: str) -> None:
+    torch.set_default_dtype(torch.float32)
+    model = flashrnn.nn.GRU(4, 16, num_heads=2).to(device)
+    before = [x.detach().clone() for x in model.parameters()]
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler(device, init_scale=2.0**40)
+    with torch.autocast(device, torch.float16):
+        output, _ = model(torch.randn(10, 8, 4, device=device))
+    scaler.scale(output.float().square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert_equal([x.detach() for x in model.parameters()], before, 0)
+    assert scaler.get_scale() == 2.0**39
 
 
 # -------------------------------------------------------------------------------------------------- checkpoints and export
