@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Callable, NamedTuple, Optional
 
 import torch
@@ -17,7 +18,8 @@ BACKENDS = ("auto", "cuda_fused", "cuda", "triton_fused", "vanilla_fwbw", "vanil
 TORCH = "torch.nn"
 CONTENDERS = (*BACKENDS, TORCH)
 
-MODULES = {"lstm": nn.LSTM, "gru": nn.GRU, "elman": nn.RNN}
+MODULES = {"lstm": "LSTM", "gru": "GRU", "elman": "RNN"}
+"""Their names, the same in flashrnn.nn."""
 
 
 class Calls(NamedTuple):
@@ -38,7 +40,7 @@ def why_not(contender: str, case: Case, device: torch.device) -> Optional[str]:
 
 def prepare(contender: str, case: Case, device: torch.device) -> Calls:
     """The calls of a contender, with random inputs on the device."""
-    return torch_calls(case, device) if contender == TORCH else flashrnn_calls(contender, case, device)
+    return layer_calls(nn, case, device) if contender == TORCH else flashrnn_calls(contender, case, device)
 
 
 def flashrnn_calls(backend: str, case: Case, device: torch.device) -> Calls:
@@ -65,13 +67,14 @@ def flashrnn_calls(backend: str, case: Case, device: torch.device) -> Calls:
     return Calls(forward, training)
 
 
-def torch_calls(case: Case, device: torch.device) -> Calls:
-    """One layer of torch.nn of the same width: one head of size NH * D, whose input product is included.
+def layer_calls(library: ModuleType, case: Case, device: torch.device, num_layers: int = 1) -> Calls:
+    """Layers of torch.nn or flashrnn.nn of the same width: one head of size NH * D, whose input products are included.
 
-    The gradients are those of its input and its parameters; the forward pass alone is in evaluation mode.
+    The gradients are those of their input and their parameters; the forward pass alone is in evaluation mode.
     """
     width = case.NH * case.D
-    module = MODULES[case.function](width, width, batch_first=True, device=device, dtype=DTYPES[case.dtype])
+    factory = {"batch_first": True, "device": device, "dtype": DTYPES[case.dtype]}
+    module = getattr(library, MODULES[case.function])(width, width, num_layers, **factory)
     x, outside = (random(case, device, case.B, case.T, width) for _ in range(2))
     wanted = [x.requires_grad_(), *module.parameters()]
 

@@ -120,7 +120,7 @@ def label(row: Row) -> str:
     """The name of a line."""
     if row.what != TORCH:
         return row.what
-    return f"torch.nn.{MODULES[row.function].__name__} (one head, with its input product)"
+    return f"torch.nn.{MODULES[row.function]} (one head, with its input product)"
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -84,7 +84,9 @@ def file_name(header: Mapping[str, str], name: str) -> str:
 
 
 def start(path: Path, header: Mapping[str, str]) -> None:
-    """Begin a file that does not exist yet."""
+    """Begin a file. If it exists already, the program ends with a sentence that says so."""
+    if path.exists():
+        raise SystemExit(f"{path} exists already: choose another --name, or remove it.")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("x", newline="") as file:
         file.writelines(f"# {key}: {value}\n" for key, value in header.items())

@@ -29,7 +29,7 @@ from .compare import THRESHOLD, compare
 from .contenders import CONTENDERS
 from .plot import draw
 from .results import FOLDER, Row
-from .shapes import DTYPES, SWEEPS, Case, cases_of
+from .shapes import DTYPES, SWEEPS, Case, cases_of, positive
 from .timing import median_ms, peak_mb
 
 
@@ -96,14 +96,6 @@ def heads(text: str) -> tuple[int, int]:
     return NH, D
 
 
-def positive(text: str) -> int:
-    """An integer above 0."""
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
-
-
 def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     """The options, checked."""
     description, usage = (__doc__ or "").split("\n\n", 1)
@@ -154,8 +146,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     torch.manual_seed(0)
     header = results.describe(options.device)
     path = options.folder / results.file_name(header, options.name)
-    if path.exists():
-        raise SystemExit(f"{path} exists already: choose another --name, or remove it.")
     jobs = plan(chosen_cases(options), options.contender, options.device)
     if not jobs:
         raise SystemExit("Nothing is left to time.")

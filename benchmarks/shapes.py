@@ -76,3 +76,11 @@ def cases_of(sweeps: Iterable[str], functions: Iterable[str], dtypes: Iterable[s
         for shape in SWEEPS[sweep][function]
     ]
     return list(dict.fromkeys(found))
+
+
+def positive(text: str) -> int:
+    """An integer above 0."""
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value

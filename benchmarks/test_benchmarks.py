@@ -10,7 +10,7 @@ from typing import Any, Callable
 import pytest
 import torch
 
-from benchmarks import compare, contenders, plot, results, run, shapes, timing
+from benchmarks import compare, contenders, layers, plot, results, run, shapes, timing
 from benchmarks.contenders import Calls
 from benchmarks.results import Results, Row
 
@@ -153,6 +153,33 @@ def test_sweeps_hold_what_their_names_say() -> None:
     assert lengths == {"head-dim": 6, "batch": 16, "time": 4, "table": 10}
     everything = shapes.cases_of(shapes.SWEEPS, ["lstm", "slstm"], shapes.DTYPES)
     assert len(everything) == len(set(everything))
+
+
+# ----------------------------------------------------------------------------------------------------------------- layers
+
+
+def test_layers_are_timed_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--num-layers", "2", "--width", "8", "--batch", "2", "--time", "3", "--rounds", "2"]
+    options = ["--device", "cpu", "--dtype", "float32", "--function", "lstm", "gru", "elman", "--folder", str(tmp_path)]
+    assert layers.main([*sizes, *options]) == 0
+    (written,) = tmp_path.glob("cpu-*-layers.csv")
+    header, rows = results.read(written)
+    assert header["meaning"].startswith("2 layers with one head of size D")
+    assert [(row.function, row.what) for row in rows] == [
+        (function, what) for function in ("lstm", "gru", "elman") for what in ("flashrnn.nn", "torch.nn")
+    ]
+    assert all(row.fw_ms > 0 and row.fwbw_ms > 0 and row.peak_mb is None for row in rows)
+    assert capsys.readouterr().out.count(" times as fast\n") == 3
+    with pytest.raises(SystemExit, match="exists already"):
+        layers.main([*sizes, *options])
+
+
+def test_both_libraries_give_gradients_of_all_parameters_of_all_layers() -> None:
+    case = shapes.Case("gru", 1, 8, 3, 5, "float32")
+    for library in layers.LIBRARIES.values():
+        calls = contenders.layer_calls(library, case, torch.device("cpu"), 2)
+        assert [tuple(x.shape) for x in calls.training()] == [(3, 5, 8), *2 * [(24, 8), (24, 8), (24,), (24,)]]
+        assert not calls.forward()[0].requires_grad
 
 
 # ---------------------------------------------------------------------------------------------------------------- compare
