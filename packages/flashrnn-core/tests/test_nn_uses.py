@@ -6,11 +6,7 @@ Each takes the module that has the layers, and returns what it computed: losses,
 from __future__ import annotations
 
 import io
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -328,61 +324,3 @@ def test_a_model_is_exported_saved_and_loaded() -> None:
     for batch, time in ((3, 10), (5, 33), (2, 2)):
         x = torch.randn(batch, time, 2)
         assert_equal(loaded(x), model(x), 0)
-
-
-# ------------------------------------------------------------------------------------------------------ several processes
-
-WORKER = """
-import sys
-
-import torch
-import torch._dynamo  # before the process group, as in examples/train_ddp.py
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-import flashrnn.nn
-
-
-def train(rank):
-    torch.manual_seed(rank)  # DistributedDataParallel sends the parameters of rank 0 to all
-    model = DistributedDataParallel(flashrnn.nn.GRU(3, 4, 2, bidirectional=True, dtype=torch.float64))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    x = torch.randn(5, 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    for _ in range(2):
-        optimizer.zero_grad()
-        output, last = model(x[:, 3 * rank : 3 * rank + 3])
-        (output.square().mean() + last.square().mean()).backward()
-        optimizer.step()
-    return model.module.state_dict()
-
-
-rank, store, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
-torch.save(train(rank), out + str(rank))
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.skipif(not torch.distributed.is_available() or sys.platform != "linux", reason="needs gloo over a file")
-def test_distributed_data_parallel_on_two_processes(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WORKER]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    paths = [str(tmp_path / "store"), str(tmp_path / "rank")]
-    ranks = [
-        subprocess.Popen([*command, str(rank), *paths], env=env, stderr=subprocess.PIPE, text=True) for rank in range(2)
-    ]
-    errors = [process.communicate(timeout=300)[1] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], errors
-
-    torch.manual_seed(0)
-    model = nn.GRU(3, 4, 2, bidirectional=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    x = torch.randn(5, 6, 3, generator=torch.Generator().manual_seed(0))
-    for _ in range(2):
-        optimizer.zero_grad()
-        output, last = model(x)
-        (output.square().mean() + last.square().mean()).backward()
-        optimizer.step()
-    for rank in range(2):
-        assert_equal(torch.load(f"{paths[1]}{rank}", weights_only=True), model.state_dict())
