@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import char_lm
+import packing
 import state_tracking
 from corpus import as_streams, read_files
 from flashrnn.cells import CELLS
@@ -64,6 +65,33 @@ def test_state_tracking_goes_on_beyond_the_training_s_length(capsys: pytest.Capt
 
 def test_state_tracking_does_not_pass_untrained() -> None:
     assert state_tracking.main(["--max-steps", "1"]) == 1
+
+
+@pytest.mark.parametrize("layer", packing.LAYERS)
+def test_packing_gives_the_same_gradients(layer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert packing.main(["--layer", layer, "--count", "12", "--longest", "10"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("12 sequences of 1 to 10 steps") and "% of the time; loss and gradients differ by " in printed
+
+
+def test_packing_holds_every_sequence_once() -> None:
+    torch.manual_seed(0)
+    sequences = packing.random_sequences(50, 20)
+    batch = packing.packed(sequences)
+    found = []
+    for x, length, resets in zip(batch.x, batch.lengths, batch.resets):
+        starts = resets.nonzero().flatten().tolist()
+        assert not resets[length:].any() and not x[length:].any()
+        found += [x[start:end] for start, end in zip(starts, [*starts[1:], length])]
+    for one, other in zip(sorted(found, key=lambda x: x[0, 0]), sorted(sequences, key=lambda x: x[0, 0])):
+        assert torch.equal(one, other)
+    assert len(found) == 50 and len(batch.x) < 25 and batch.padding < packing.padded(sequences).padding / 2
+
+
+def test_packing_tells_results_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = packing.packed
+    monkeypatch.setattr(packing, "packed", lambda sequences: packed(sequences)._replace(resets=None))
+    assert packing.main(["--count", "12", "--longest", "10"]) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torchrun and Gloo as on Linux")
