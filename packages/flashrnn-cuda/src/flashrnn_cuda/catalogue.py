@@ -35,6 +35,7 @@ def fused(direction: str, cell: CellSpec, dtype: torch.dtype, layout: Layout, pi
     plan = f"{direction.title()}Plan<Config>"
     numbers = {
         "D": layout.D,
+        "COLUMNS": layout.columns,
         "BLOCKS": layout.blocks,
         "SPLIT": layout.split,
         "KEPT": layout.kept,

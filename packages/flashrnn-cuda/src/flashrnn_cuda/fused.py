@@ -21,15 +21,20 @@ from .compile.kernel import Kernel
 from .device import device, index_of
 from .gradients import fill_weight_and_bias_gradients, gate_gradients, gradient_limits
 from .launch import function
-from .plan import Layout, Pass, plan, tiles_of, waves
+from .plan import Layout, Pass, plan, tiles, waves
 from .recompute import recompute_saved
 
 
 @lru_cache(maxsize=1024)
 def layout_of(problem: Problem, direction: str) -> Union[Layout, str]:
     """The layout of one pass of a problem, or why there is none."""
-    wanted = Pass(direction, problem.cell, problem.dtype.itemsize, problem.head_dim, groups_of(problem))
-    return plan(wanted, device(index_of(problem.device)), **_forced)
+    return plan(pass_of(problem, direction), device(index_of(problem.device)), **_forced)
+
+
+def pass_of(problem: Problem, direction: str) -> Pass:
+    """What a plan is made for."""
+    sizes = problem.head_dim, problem.num_heads, problem.batch_size
+    return Pass(direction, problem.cell, problem.dtype.itemsize, *sizes)
 
 
 FIRST_GROUP, NO_MAIL = 0, -1
@@ -39,9 +44,11 @@ _forced: dict[str, Any] = {}
 
 
 @contextmanager
-def forced(exchange: Optional[str] = None, ctas: Optional[int] = None) -> Iterator[None]:
-    """Plan for no other exchange and number of CTAs, on all threads: for tests and measurements."""
-    _forced.update(exchange=exchange, ctas=ctas)
+def forced(
+    exchange: Optional[str] = None, ctas: Optional[int] = None, columns: Optional[int] = None
+) -> Iterator[None]:
+    """Plan for no other exchange, number of CTAs and of columns, on all threads: for tests and measurements."""
+    _forced.update(exchange=exchange, ctas=ctas, columns=columns)
     layout_of.cache_clear()
     try:
         yield
@@ -76,7 +83,7 @@ class CudaFused(Backend):
     @staticmethod
     def _how(problem: Problem, direction: str) -> str:
         layout, gpu = settled(layout_of(problem, direction)), device(index_of(problem.device))
-        milliseconds = waves(layout, groups_of(problem), gpu) * layout.step_ns * problem.sequence_size / 1e6
+        milliseconds = waves(layout, pass_of(problem, direction), gpu) * layout.step_ns * problem.sequence_size / 1e6
         return f"{layout}, {milliseconds:.2f} ms in all"
 
     def forward(self, problem: Problem, inputs: Inputs, outputs: Outputs) -> None:
@@ -104,7 +111,7 @@ class CudaFused(Backend):
         layout = settled(layout_of(problem, "backward"))
         activations = outputs.saved if outputs.saved is not None else recompute_saved(problem, inputs, outputs)
         d_gates = gate_gradients(problem, into, all_needed=into.R is not None)
-        d_bias = bias_gradient(problem) if into.b is not None else None
+        d_bias = bias_gradient(problem, layout) if into.b is not None else None
         mailbox = mailbox_of(problem, layout)
         states, saved = pack.arrays(outputs.states), pack.arrays(activations, pack.SAVED)
         d_states, d_input, d_others = pack.arrays(grads.states), *d_gates.arrays()
@@ -151,7 +158,7 @@ def mailbox_of(problem: Problem, layout: Layout) -> Optional[Tensor]:
     """What CTAs hand on through global memory, at first without mail; None where they have no need of it."""
     if layout.exchange != "grid":
         return None
-    words = groups_of(problem) * layout.mailbox_bytes // 4
+    words = groups_of(problem, layout) * layout.mailbox_bytes // 4
     return torch.full((words,), NO_MAIL, dtype=torch.int32, device=problem.device)
 
 
@@ -160,14 +167,14 @@ def data_of(x: Optional[Tensor]) -> int:
     return 0 if x is None else x.data_ptr()
 
 
-def groups_of(problem: Problem) -> int:
+def groups_of(problem: Problem, layout: Layout) -> int:
     """Heads times tiles of batch rows."""
-    return problem.num_heads * tiles_of(problem.batch_size)
+    return problem.num_heads * tiles(layout, problem.batch_size)
 
 
 def launch(problem: Problem, kernel: Kernel, layout: Layout, arguments: bytes) -> None:
     """As many CTAs as the layout has, for each group; those of a grid run together, in several launches if need be."""
-    index, groups = index_of(problem.device), groups_of(problem)
+    index, groups = index_of(problem.device), groups_of(problem, layout)
     if layout.exchange != "grid":
         cluster = function(kernel, index, layout.shared_bytes, layout.ctas)
         cluster.launch((groups * layout.ctas,), layout.threads, arguments)
@@ -179,9 +186,9 @@ def launch(problem: Problem, kernel: Kernel, layout: Layout, arguments: bytes) -
         grid.launch((count * layout.ctas,), layout.threads, pack.starting_at(first, arguments), cooperative=True)
 
 
-def bias_gradient(problem: Problem) -> Tensor:
+def bias_gradient(problem: Problem, layout: Layout) -> Tensor:
     """The gradient of b by tile of batch rows, to be summed: [tiles, NB, NH, D] float32."""
-    shape = (tiles_of(problem.batch_size), len(problem.cell.bias_gates), problem.num_heads, problem.head_dim)
+    shape = (tiles(layout, problem.batch_size), len(problem.cell.bias_gates), problem.num_heads, problem.head_dim)
     return torch.empty(shape, dtype=torch.float32, device=problem.device)
 
 

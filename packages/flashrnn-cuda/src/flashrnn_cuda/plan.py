@@ -15,8 +15,8 @@ from flashrnn.cells import CellSpec
 
 from .device import Device
 
-ROWS = 8
-"""Batch rows of a tile: the columns of one product on the tensor cores."""
+COLUMN_ROWS = 8
+"""Batch rows that are columns of one product on the tensor cores."""
 
 UNITS = 8
 """Units of a block: the rows of half a tile."""
@@ -29,8 +29,8 @@ TRANSFER_WARPS = 4
 PADDING = 16
 """Bytes between rows in shared memory, against bank conflicts."""
 
-BLOCKS, GRID_UNITS, SPLITS = (1, 2), (8, 16, 32), (1, 2, 4, 8)
-"""What is tried: blocks a team, units a CTA of a grid, warps a team of a grid."""
+COLUMNS, BLOCKS, GRID_UNITS, SPLITS = (1, 2, 4), (1, 2), (8, 16, 24, 32), (1, 2, 4, 8)
+"""What is tried: times 8 batch rows a tile, blocks of 8 units a team, units a CTA of a grid, warps a team."""
 
 MAX_TEAMS = 15
 """Each has a barrier of its own, beside that of the CTA."""
@@ -47,7 +47,7 @@ MOST_REGISTERS = {("forward", 2): 240, ("backward", 2): 240, ("forward", 4): 192
 
 CLUSTER_SIZES = (2, 4, 8, 16)
 
-BARRIER_BYTES, MAILBOX_SLOTS = 16, 8
+BARRIER_BYTES, MAILBOX_SLOTS = 16, 16
 """Of a cluster's exchange; of a grid's."""
 
 
@@ -59,8 +59,9 @@ class Layout:
         exchange: how CTAs hand each other what the next step reads, as in kernels/exchange: "local", "cluster" or "grid".
         ctas: how many share a head and a tile of batch rows.
         D: head_dim rounded up.
+        columns: times 8 batch rows a tile.
         blocks: blocks of 8 units that a team owns.
-        split: warps of a team, which share out k.
+        split: warps of a team, which share its product out.
         kept: steps along k whose part of R stays in registers; the others' is in shared memory.
         transfer_warps, stages: warps that move data, steps that they run ahead. Where teams are split, all but the leader.
         threads, shared_bytes: of a CTA.
@@ -71,6 +72,7 @@ class Layout:
     exchange: str
     ctas: int
     D: int
+    columns: int
     blocks: int
     split: int
     kept: int
@@ -81,9 +83,14 @@ class Layout:
     mailbox_bytes: int
     step_ns: float
 
+    @property
+    def rows(self) -> int:
+        """Batch rows of a tile."""
+        return COLUMN_ROWS * self.columns
+
     def __str__(self) -> str:
         tiles = {"local": "one SM", "cluster": f"a cluster of {self.ctas} SMs", "grid": f"{self.ctas} SMs through L2"}
-        return f"{tiles[self.exchange]} a tile, about {self.step_ns / 1000:.2f} us a step"
+        return f"{tiles[self.exchange]} a tile of {self.rows} rows, about {self.step_ns / 1000:.2f} us a step"
 
 
 @dataclass(frozen=True)
@@ -95,14 +102,15 @@ class Pass:
         cell: what is computed.
         item_bytes: of an element.
         head_dim: D.
-        groups: heads times tiles of batch rows.
+        num_heads, batch_size: NH, B.
     """
 
     direction: str
     cell: CellSpec
     item_bytes: int
     head_dim: int
-    groups: int
+    num_heads: int
+    batch_size: int
 
     @property
     def moved_states(self) -> int:
@@ -116,22 +124,27 @@ def round_up(x: int, multiple: int) -> int:
     return -(-x // multiple) * multiple
 
 
-def tiles_of(batch_size: int) -> int:
-    """Tiles of batch rows."""
-    return -(-batch_size // ROWS)
-
-
-def plan(wanted: Pass, device: Device, exchange: Optional[str] = None, ctas: Optional[int] = None) -> Union[Layout, str]:
+def plan(
+    wanted: Pass,
+    device: Device,
+    exchange: Optional[str] = None,
+    ctas: Optional[int] = None,
+    columns: Optional[int] = None,
+) -> Union[Layout, str]:
     """The layout of a fused pass, or why there is none.
 
     Args:
         wanted: what to plan for.
         device: where.
-        exchange, ctas: None: whatever is fastest; else this one, for tests.
+        exchange, ctas, columns: None: whatever is fastest; else this one, for tests.
     """
-    found = [x for x in layouts(wanted, device) if exchange in (None, x.exchange) and ctas in (None, x.ctas)]
+    found = [
+        x
+        for x in layouts(wanted, device)
+        if exchange in (None, x.exchange) and ctas in (None, x.ctas) and columns in (None, x.columns)
+    ]
     if found:
-        return min(found, key=lambda layout: waves(layout, wanted.groups, device) * layout.step_ns)
+        return min(found, key=lambda layout: waves(layout, wanted, device) * layout.step_ns)
     cell, D = wanted.cell, wanted.head_dim
     needed = len(cell.recurrent_gates) * D * D * wanted.item_bytes
     return (
@@ -142,63 +155,81 @@ def plan(wanted: Pass, device: Device, exchange: Optional[str] = None, ctas: Opt
 
 def layouts(wanted: Pass, device: Device) -> Iterator[Layout]:
     """All that is possible."""
-    for blocks in BLOCKS:
+    used = [columns for columns in COLUMNS if columns == 1 or COLUMN_ROWS * columns < 2 * wanted.batch_size]
+    for columns, blocks in product(used, BLOCKS):
         for ctas in (1, *(size for size in CLUSTER_SIZES if size <= device.cluster_ctas)):
-            yield from layout(wanted, device, "local" if ctas == 1 else "cluster", ctas, blocks, 1)
+            for split in SPLITS if ctas > 1 else (1,):
+                yield from layout(wanted, device, "local" if ctas == 1 else "cluster", ctas, columns, blocks, split)
         for units, split in product(GRID_UNITS, SPLITS):
             ctas = max(2, -(-wanted.head_dim // units))
             if units % (UNITS * blocks) == 0 and ctas <= device.multiprocessors:
-                yield from layout(wanted, device, "grid", ctas, blocks, split)
+                yield from layout(wanted, device, "grid", ctas, columns, blocks, split)
 
 
-def layout(wanted: Pass, device: Device, exchange: str, ctas: int, blocks: int, split: int) -> Iterator[Layout]:
-    """The layout with that many CTAs, blocks and warps a team, if it fits."""
+def layout(
+    wanted: Pass, device: Device, exchange: str, ctas: int, columns: int, blocks: int, split: int
+) -> Iterator[Layout]:
+    """The layout with that many CTAs, columns, blocks and warps a team, if it fits."""
     cell, item_bytes, forward = wanted.cell, wanted.item_bytes, wanted.direction == "forward"
     units = round_up(-(-wanted.head_dim // ctas), UNITS * blocks)
     D, recurrent, gates = units * ctas, len(cell.recurrent_gates), len(cell.gates)
     width = D if forward else recurrent * (D if exchange == "grid" else units)  # of the product, along k
+    row_parts = split if exchange == "cluster" and not forward else 1  # a team's warps share out rows, or else k
     tiles = (recurrent * blocks + 1) // 2 if forward else ((ctas if exchange == "cluster" else 1) * blocks + 1) // 2
-    steps, left = divmod(width * item_bytes, MMA_BYTES * split)
+    tiles, uneven = divmod(tiles, row_parts)
+    steps, left = divmod(width * item_bytes, MMA_BYTES * (split // row_parts))
     teams = units // (UNITS * blocks)
     warps, transfer_warps = teams * split, TRANSFER_WARPS if split == 1 else teams * (split - 1)
     threads = 32 * (teams + transfer_warps)
-    if left or threads > 1024 or (split > 1 and teams > MAX_TEAMS):
+    if left or uneven or threads > 1024 or (split > 1 and teams > MAX_TEAMS):
         return
-    kept = steps_in_registers(wanted, device, exchange, blocks, threads, tiles, steps)
+    ring = len(cell.input_gates) if forward else len(cell.saved) + wanted.moved_states
+    kept = steps_in_registers(wanted, device, exchange, columns, blocks, threads, tiles, steps, ring)
     if kept < 0:
         return
-    array = ROWS * (units * item_bytes + PADDING)
-    buffers = 2 * ROWS * (width * item_bytes + PADDING)
+    rows, parts = COLUMN_ROWS * columns, 1 if forward else recurrent
+    array = rows * (units * item_bytes + PADDING)
+    gathered = rows * (width * item_bytes + PADDING)
+    buffers = (2 if parts == 1 or exchange != "grid" else 1) * gathered + (2 * parts * array if exchange == "grid" else 0)
     rest = warps * (steps - kept) * tiles * 512
-    initial = 0 if forward else 32 * teams * 2 * blocks * cell.num_states * 4
-    sums = (warps - teams) * tiles * 512
-    reduced = 0 if forward or exchange != "cluster" else 2 * ROWS * D * 4
-    ring = len(cell.input_gates) if forward else len(cell.saved) + wanted.moved_states
+    initial = 0 if forward else 32 * teams * 2 * columns * blocks * cell.num_states * 4
+    sums = (warps - teams) * tiles * columns * 512 if row_parts == 1 else 0
+    reduced = 0 if forward or exchange != "cluster" else 2 * rows * D * 4
     results = wanted.moved_states + len(cell.saved) if forward else gates - recurrent
     fixed = buffers + rest + initial + sums + reduced + 2 * results * array + BARRIER_BYTES
     for stages in STAGES:
         shared = fixed + stages * ring * array
         if shared <= device.shared_bytes:
-            handed = ROWS * (width * item_bytes if forward or exchange == "grid" else D * 4)
+            handed = rows * (width * item_bytes if forward or exchange == "grid" else D * 4)
             step_ns = (
                 besides_ns(exchange, ctas, handed)
-                + product_ns(steps, tiles * (1 if item_bytes == 2 else 6), warps, rest)
-                + (SPLIT_NS if split > 1 else 0)
+                + product_ns(steps, tiles * columns * (1 if item_bytes == 2 else 6), warps, rest)
+                + (SPLIT_NS if split > row_parts else 0)
+                + COLUMN_NS * blocks * (columns - 1)
             )
             mailbox = MAILBOX_SLOTS * handed if exchange == "grid" else 0
             yield Layout(
-                *(exchange, ctas, D, blocks, split, kept, transfer_warps, stages, threads, shared, mailbox, step_ns)
+                *(exchange, ctas, D, columns, blocks, split, kept, transfer_warps, stages, threads, shared, mailbox, step_ns)
             )
             return
 
 
 def steps_in_registers(
-    wanted: Pass, device: Device, exchange: str, blocks: int, threads: int, tiles: int, steps: int
+    wanted: Pass,
+    device: Device,
+    exchange: str,
+    columns: int,
+    blocks: int,
+    threads: int,
+    tiles: int,
+    steps: int,
+    ring: int,
 ) -> int:
     """Along how many steps of k a warp's part of R stays in registers; negative: not even the rest has room there."""
     direction, item_bytes = wanted.direction, wanted.item_bytes
     available = device.registers // (32 * round_up(threads // 32, 4)) // 8 * 8
     overhead = OVERHEAD[direction, blocks]
+    overhead += (columns - 1) * (4 * tiles + 2 * blocks * (ring + 2 * wanted.cell.num_states))
     overhead += SPLIT_OVERHEAD if item_bytes == 4 else 0
     overhead += GRID_OVERHEAD[direction] if exchange == "grid" else 0
     overhead += STATE_OVERHEAD * (wanted.cell.num_states - 2) if exchange == "cluster" and direction == "backward" else 0
@@ -216,6 +247,9 @@ MMA_CLOCKS, SHARED_BYTES_A_CLOCK = 8, 128
 
 SPLIT_NS = 50
 """Adding up the products of a team."""
+
+COLUMN_NS = 200
+"""The pointwise step of 8 more batch rows, a block of units."""
 
 LOCAL_NS = ((0, 200),)
 CLUSTER_NS = ((2048, 385), (4096, 466), (8192, 601), (12288, 680), (16384, 765))
@@ -254,6 +288,11 @@ def groups_at_once(layout: Layout, device: Device) -> int:
     return max(1, int(usable * device.multiprocessors / layout.ctas))
 
 
-def waves(layout: Layout, groups: int, device: Device) -> int:
+def waves(layout: Layout, wanted: Pass, device: Device) -> int:
     """How many times the device is filled."""
-    return -(-groups // groups_at_once(layout, device))
+    return -(-wanted.num_heads * tiles(layout, wanted.batch_size) // groups_at_once(layout, device))
+
+
+def tiles(layout: Layout, batch_size: int) -> int:
+    """Tiles of batch rows."""
+    return -(-batch_size // layout.rows)

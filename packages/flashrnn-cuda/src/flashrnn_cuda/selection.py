@@ -33,8 +33,8 @@ Source: CUDA C++ Programming Guide, technical specifications per compute capabil
 """
 
 DIRECTIONS = ("forward", "backward")
-GROUPS = (1, 4, 8, 16, 24, 32, 64, 128, 256, 512, 1024)
-"""Heads times tiles of batch rows, on which the plan depends where they are more than the device takes at once."""
+HEADS, BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), (1, 16, 32, 64, 128, 256, 512, 1024)
+"""On which the plan depends too."""
 
 PIECES = (16, 4)
 """Bytes that rows are moved in where head_dim is even; odd ones in 16 bits need 2."""
@@ -98,7 +98,7 @@ def layouts_of(
     direction: str, cell: CellSpec, dtype: torch.dtype, head_dim: int, device: Device
 ) -> list[Union[Layout, str]]:
     """The layouts of a pass of cuda_fused for any batch size and number of heads, or why there is none."""
-    passes = (Pass(direction, cell, dtype.itemsize, head_dim, groups) for groups in GROUPS)
+    passes = (Pass(direction, cell, dtype.itemsize, head_dim, *sizes) for sizes in product(HEADS, BATCH_SIZES))
     return list(dict.fromkeys(plan(wanted, device) for wanted in passes))
 
 

@@ -57,27 +57,33 @@ __device__ __forceinline__ void copy_out(char* to, const char* from) {
 // A tile is 8 batch rows x 8 units in shared memory, rows `pitch` bytes apart (a multiple of 16). In registers it lies as the
 // result of mma does: lane (r = lane / 4, q = lane % 4) holds unit r of rows 2q and 2q + 1.
 
-// COUNT tiles of 16-bit elements, or of floats; tile i at `base` + offset(i).
-template <class T, int COUNT, class Offset>
-__device__ __forceinline__ void load_tiles(float (&x)[COUNT][2], const char* base, int pitch, int lane, Offset offset) {
+// COUNT tiles of 16-bit elements, or of floats, under each other for every 2 of LANE_ROWS; tile i at `base` + offset(i).
+template <class T, int COUNT, int LANE_ROWS, class Offset>
+__device__ __forceinline__ void load_tiles(float (&x)[COUNT][LANE_ROWS], const char* base, int pitch, int lane, Offset offset) {
   if constexpr (sizeof(T) == 4) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
 #pragma unroll
-      for (int j = 0; j < 2; j++)
-        x[i][j] = *reinterpret_cast<const float*>(base + offset(i) + (2 * (lane % 4) + j) * pitch + lane / 4 * 4);
+      for (int j = 0; j < LANE_ROWS; j++)
+        x[i][j] = *reinterpret_cast<const float*>(base + offset(i) + (j / 2 * 8 + 2 * (lane % 4) + j % 2) * pitch + lane / 4 * 4);
   } else {
+    constexpr int COLUMNS = LANE_ROWS / 2, TOTAL = COUNT * COLUMNS;
 #pragma unroll
-    for (int first = 0; first < COUNT; first += 4) {
-      const int mine = first + lane / 8 < COUNT ? first + lane / 8 : COUNT - 1;
+    for (int first = 0; first < TOTAL; first += 4) {
+      const int mine = first + lane / 8 < TOTAL ? first + lane / 8 : TOTAL - 1;
       uint words[4];
       asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                    : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                   : "r"(shared_address(base + offset(mine) + lane % 8 * pitch))
+                   : "r"(shared_address(base + offset(mine / COLUMNS) + (mine % COLUMNS * 8 + lane % 8) * pitch))
                    : "memory");
 #pragma unroll
       for (int i = 0; i < 4; i++)
-        if (first + i < COUNT) unpack<T>(words[i], x[first + i]);
+        if (first + i < TOTAL) {
+          float two[2];
+          unpack<T>(words[i], two);
+#pragma unroll
+          for (int j = 0; j < 2; j++) x[(first + i) / COLUMNS][(first + i) % COLUMNS * 2 + j] = two[j];
+        }
     }
   }
 }
@@ -94,6 +100,13 @@ __device__ __forceinline__ void store_tile(char* tile, int pitch, int lane, floa
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(word) : "r"(pack<T>(first, second)));
     *reinterpret_cast<uint*>(tile + lane / 4 * pitch + lane % 4 * 4) = word;
   }
+}
+
+// Tiles under each other, one for every 2 of LANE_ROWS.
+template <class T, int LANE_ROWS>
+__device__ __forceinline__ void store_tiles(char* tile, int pitch, int lane, const float (&x)[LANE_ROWS]) {
+#pragma unroll
+  for (int j = 0; j < LANE_ROWS; j += 2) store_tile<T>(tile + j * 4 * pitch, pitch, lane, x[j], x[j + 1]);
 }
 
 // The b operands of COUNT calls of mma: 8 rows of shared memory, `pitch` bytes apart, from `base` on.

@@ -69,30 +69,30 @@ struct Cluster {
   static __device__ __forceinline__ int group() { return int(blockIdx.x / CTAS); }
 
   // A CTA stores its own units into the buffers of all the others.
-  template <class T, int WIDTH>
-  struct Gather : Local::Gather<T, WIDTH> {
-    using Base = Local::Gather<T, WIDTH>;
-    static constexpr int SIZE = int(sizeof(T)), PIECES = 8 * 8 * SIZE / 16;  // of 16 bytes, a tile
-    using Arrivals = flashrnn::Arrivals<8 * WIDTH * SIZE / CTAS * (CTAS - 1)>;
-    static constexpr int BARRIER_BYTES = Arrivals::BYTES;
+  template <class T, int UNITS, int PARTS, int COLUMNS>
+  struct Gather : GatherInPlace<Cluster, T, UNITS, PARTS, COLUMNS> {
+    using Base = GatherInPlace<Cluster, T, UNITS, PARTS, COLUMNS>;
+    static constexpr int SIZE = int(sizeof(T)), PIECES = 8 * 8 * SIZE / 16;  // of 16 bytes, a block of 8 units and 8 rows
+    using Arrivals = flashrnn::Arrivals<8 * COLUMNS * PARTS * UNITS * SIZE * (CTAS - 1)>;
+    static constexpr int MORE_BYTES = Arrivals::BYTES;
 
-    __device__ __forceinline__ Gather(char* memory, int distance, char* barriers, char* mailbox)
-        : Base{memory, distance, barriers, mailbox} {}
-    __device__ __forceinline__ Arrivals arrivals() const { return {this->barriers}; }
+    __device__ __forceinline__ Gather(char* sets, int distance, char* more, char* mailbox)
+        : Base{sets, distance, more, mailbox} {}
+    __device__ __forceinline__ Arrivals arrivals() const { return {this->more}; }
 
     __device__ __forceinline__ void begin() const { arrivals().begin(); }
     // No CTA ends while another may still store into its memory.
     __device__ __forceinline__ void end() const { synchronize_cluster(); }
 
-    // Each lane takes one piece of a tile to every (32 / PIECES)-th CTA.
+    // Each lane takes one piece of a block to every (32 / PIECES)-th CTA.
     template <int COUNT>
-    __device__ __forceinline__ void send(int i, int first_unit, int lane) const {
+    __device__ __forceinline__ void send(int i, int part, int unit, int lane) const {
       __syncwarp();
-      const char* const mine = this->buffer(i) + lane % 8 * Base::PITCH + first_unit * SIZE + lane / 8 % (PIECES / 8) * 16;
       const uint barrier = arrivals().barrier(i);
 #pragma unroll
-      for (int k = 0; k < COUNT; k++) {
-        const char* const from = mine + k * 8 * SIZE;
+      for (int k = 0; k < COUNT * COLUMNS; k++) {
+        const int row = k % COLUMNS * 8 + lane % 8, byte = (unit + k / COLUMNS * 8) * SIZE + lane / 8 % (PIECES / 8) * 16;
+        const char* const from = this->buffer(i) + Base::own(part, row) + byte;
         const Piece16 piece = *reinterpret_cast<const Piece16*>(from);
 #pragma unroll
         for (int next = 0; next < CTAS; next += 32 / PIECES) {
@@ -105,30 +105,34 @@ struct Cluster {
     __device__ __forceinline__ void wait(int i) const { arrivals().wait(i); }
   };
 
-  // The teams of a CTA share all units of the head; what a CTA has computed for a unit goes to a place of its own in the
-  // owner's buffer [CTAS][UNITS][8 rows], in float32. The owner adds up, always in the same order.
-  template <int UNITS, int BLOCKS>
+  // The warps of a CTA share all units of the head; what a CTA has computed for a unit goes to a place of its own in the
+  // owner's buffer [CTAS][UNITS][rows], in float32. The owner adds up, always in the same order.
+  template <int UNITS, int BLOCKS, int SPLIT, int COLUMNS>
   struct Reduce {
-    static constexpr int TILES = CTAS * BLOCKS / 2;  // of 16 units, a team
-    static constexpr int BUFFER = CTAS * UNITS * 8 * 4;
+    static constexpr bool SHARES_ROWS = true;
+    static constexpr int TILES = CTAS * BLOCKS / 2 / SPLIT;  // of 16 units, a warp
+    static_assert(TILES * SPLIT * 2 == CTAS * BLOCKS, "whole tiles");
+    static constexpr int BUFFER = CTAS * UNITS * 8 * COLUMNS * 4;
     using Arrivals = flashrnn::Arrivals<BUFFER>;
     static constexpr int BYTES = 2 * BUFFER + Arrivals::BYTES;
     char* memory;
 
     __device__ __forceinline__ Arrivals arrivals() const { return {memory + 2 * BUFFER}; }
-    static __device__ __forceinline__ int unit(int first_unit, int team, int q) { return (team * 2 * TILES + q) * 8; }
+    static __device__ __forceinline__ int unit(int first_unit, int team, int part, int q) {
+      return ((team * SPLIT + part) * 2 * TILES + q) * 8;
+    }
 
     __device__ __forceinline__ void begin() const { arrivals().begin(); }
     __device__ __forceinline__ void end() const { synchronize_cluster(); }
 
     // Where this lane's sums of a unit that CTA `from` has made begin, rows `row` and on.
     __device__ __forceinline__ char* place(int i, int from, int unit, int row) const {
-      return memory + (i & 1) * BUFFER + ((from * UNITS + unit) * 8 + row) * 4;
+      return memory + (i & 1) * BUFFER + ((from * UNITS + unit) * 8 * COLUMNS + row) * 4;
     }
 
-    // Two neighbouring lanes swap, so that each has four rows of one unit: 16 bytes.
-    __device__ __forceinline__ void send(int i, int first_unit, const float (&upper)[2], const float (&lower)[2],
-                                         int lane) const {
+    // Two neighbouring lanes swap, so that each has four rows of one unit: 16 bytes. `column`: which 8 rows.
+    __device__ __forceinline__ void send_tile(int i, int first_unit, int column, const float* upper, const float* lower,
+                                              int lane) const {
       const bool odd = lane % 2 == 1;
       float swapped[2];
 #pragma unroll
@@ -136,25 +140,31 @@ struct Cluster {
       const Piece16 piece = {__float_as_uint(odd ? swapped[0] : upper[0]), __float_as_uint(odd ? swapped[1] : upper[1]),
                              __float_as_uint(odd ? lower[0] : swapped[0]), __float_as_uint(odd ? lower[1] : swapped[1])};
       const int unit = first_unit + lane / 4 + (odd ? 8 : 0), owner = unit / UNITS;
-      const char* const there = place(i, rank(), unit % UNITS, lane % 4 / 2 * 4);
+      const char* const there = place(i, rank(), unit % UNITS, column * 8 + lane % 4 / 2 * 4);
       store_async(of_peer(shared_address(there), owner), piece, of_peer(arrivals().barrier(i), owner));
     }
 
-    __device__ __forceinline__ void run(int i, float (&total)[BLOCKS][2], const float (&product)[2 * TILES][2], int team,
-                                        int lane) const {
+    __device__ __forceinline__ void send(int i, const float (&product)[2 * TILES][2 * COLUMNS], int team, int part,
+                                         int lane) const {
 #pragma unroll
-      for (int m = 0; m < TILES; m++) send(i, unit(0, team, 2 * m), product[2 * m], product[2 * m + 1], lane);
+      for (int m = 0; m < TILES; m++)
+#pragma unroll
+        for (int n = 0; n < COLUMNS; n++)
+          send_tile(i, unit(0, team, part, 2 * m), n, product[2 * m] + 2 * n, product[2 * m + 1] + 2 * n, lane);
+    }
+
+    __device__ __forceinline__ void total(int i, float (&total)[BLOCKS][2 * COLUMNS],
+                                          const float (&product)[2 * TILES][2 * COLUMNS], int team, int lane) const {
       arrivals().wait(i);
 #pragma unroll
-      for (int block = 0; block < BLOCKS; block++) {
-        total[block][0] = total[block][1] = 0.f;
+      for (int block = 0; block < BLOCKS; block++)
 #pragma unroll
-        for (int from = 0; from < CTAS; from++) {
-          const char* const sums = place(i, from, (team * BLOCKS + block) * 8 + lane / 4, lane % 4 * 2);
+        for (int j = 0; j < 2 * COLUMNS; j++) {
+          total[block][j] = 0.f;
+          const int unit = (team * BLOCKS + block) * 8 + lane / 4, row = j / 2 * 8 + lane % 4 * 2 + j % 2;
 #pragma unroll
-          for (int j = 0; j < 2; j++) total[block][j] += reinterpret_cast<const float*>(sums)[j];
+          for (int from = 0; from < CTAS; from++) total[block][j] += *reinterpret_cast<const float*>(place(i, from, unit, row));
         }
-      }
     }
   };
 };

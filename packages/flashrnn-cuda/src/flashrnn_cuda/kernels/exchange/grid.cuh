@@ -2,8 +2,9 @@
 // in global memory is a ring of SLOTS buffers whose words are EMPTY until their owner has written them: the data are the flag,
 // and neither a fence nor a barrier stands between the CTAs. What the interface means: local.cuh.
 //
-// Once a CTA has all of buffer(i), every CTA has left buffer(i - 1), and each may empty its own part of that. All see it empty
-// (fence, barrier) when they have what was sent three steps later, before they look there again, as buffer(i - 1 + SLOTS).
+// A CTA that has all of buffer(i - 1) knows that every CTA has left buffer(i - 2): each may empty its own part of that, and does
+// so for CLEARED buffers at a time. All see them empty (fence, barrier) when they have what was sent CLEARED + 1 steps later;
+// they look there again SLOTS steps after the oldest of these was sent.
 #pragma once
 
 #include "exchange/local.cuh"
@@ -48,82 +49,104 @@ struct Grid {
   static __device__ __forceinline__ int rank() { return int(blockIdx.x % CTAS); }
   static __device__ __forceinline__ int group() { return int(blockIdx.x / CTAS); }
 
-  // The mailbox of a group: SLOTS buffers of pieces of 16 bytes, by block of 8 units and row: a tile is contiguous.
-  template <class T, int WIDTH>
-  struct Gather : Local::Gather<T, WIDTH> {
-    using Base = Local::Gather<T, WIDTH>;
-    static constexpr int SIZE = int(sizeof(T)), SLOTS = 8, PER_ROW = 8 * SIZE / 16, PIECES = 8 * PER_ROW;  // of a row, a tile
-    static constexpr int SLOT = 8 * WIDTH * SIZE, MAILBOX_BYTES = SLOTS * SLOT;
+  // A set holds the units of this CTA, [PARTS][rows][UNITS]; what is gathered lies elsewhere: twice if that is little, so that
+  // a thread need not wait for those that still read what came before; else once. The mailbox of a group: SLOTS buffers of
+  // pieces of 16 bytes, by 8 rows, block of 8 units, row.
+  template <class T, int UNITS, int PARTS, int COLUMNS>
+  struct Gather {
+    static constexpr int SIZE = int(sizeof(T)), WIDTH = PARTS * CTAS * UNITS, PER_ROW = 8 * SIZE / 16;
+    static constexpr int PIECES = 8 * PER_ROW, COLUMN = WIDTH / 8 * PIECES;  // of a block of 8 units and 8 rows; of 8 rows
+    static constexpr int PITCH = WIDTH * SIZE + 16, OWN_PITCH = UNITS * SIZE + 16;
+    static constexpr bool EARLY = PARTS == 1;
+    static constexpr int BUFFER = 8 * COLUMNS * PITCH, MORE_BYTES = EARLY ? 2 * BUFFER : BUFFER;
+    static constexpr int SET_BYTES = PARTS * 8 * COLUMNS * OWN_PITCH;
+    static constexpr int SLOTS = 16, CLEARED = 4, SLOT = COLUMNS * COLUMN * 16, MAILBOX_BYTES = SLOTS * SLOT;
+    static_assert(SLOTS > 2 * CLEARED + 2, "what is cleared is seen in time");
+    char* sets;
+    int distance;
+    char *more, *mailbox;
 
-    __device__ __forceinline__ Gather(char* memory, int distance, char* barriers, char* mailbox)
-        : Base{memory, distance, barriers, mailbox} {}
+    __device__ __forceinline__ void begin() const {}
+    __device__ __forceinline__ void end() const {}
 
-    __device__ __forceinline__ char* slot(int i) const { return this->mailbox + i % SLOTS * SLOT; }
-    // Where piece x of a buffer lies in shared memory: x counts parts of a row, rows and blocks.
-    static __device__ __forceinline__ int place(int x) {
-      return x / PER_ROW % 8 * Base::PITCH + x / PIECES * 8 * SIZE + x % PER_ROW * 16;
+    __device__ __forceinline__ char* buffer(int i) const { return more + (EARLY ? (i & 1) * BUFFER : 0); }
+    static __device__ __forceinline__ int own(int part, int row) { return (part * 8 * COLUMNS + row) * OWN_PITCH; }
+    __device__ __forceinline__ char* set(int i) const { return sets + (i & 1) * distance; }
+    __device__ __forceinline__ char* slot(int i) const { return mailbox + i % SLOTS * SLOT; }
+    // Where the units of this CTA begin among the pieces of 8 rows in a slot.
+    static __device__ __forceinline__ int own_pieces(int part) { return (part * CTAS + rank()) * (UNITS / 8 * PIECES); }
+
+    __device__ __forceinline__ void put(int i, int part, int unit, int lane, const float (&x)[2 * COLUMNS]) const {
+      store_tiles<T>(set(i) + own(part, 0) + unit * SIZE, OWN_PITCH, lane, x);
     }
 
-    // The tiles are those of units first_unit, first_unit + 8, ...
     template <int COUNT>
-    __device__ __forceinline__ void send(int i, int first_unit, int lane) const {
+    __device__ __forceinline__ void send(int i, int part, int unit, int lane) const {
       __syncwarp();
+      char* const to = slot(i) + (own_pieces(part) + unit / 8 * PIECES) * 16;
 #pragma unroll
-      for (int x = lane; x < COUNT * PIECES; x += 32) {
-        const int index = first_unit / 8 * PIECES + x;
-        Piece16 piece = *reinterpret_cast<const Piece16*>(this->buffer(i) + place(index));
+      for (int x = lane; x < COUNT * COLUMNS * PIECES; x += 32) {
+        const int column = x / (COUNT * PIECES), piece = x % (COUNT * PIECES), row = column * 8 + piece / PER_ROW % 8;
+        const int byte = unit * SIZE + piece / PIECES * 8 * SIZE + piece % PER_ROW * 16;
+        Piece16 mail = *reinterpret_cast<const Piece16*>(set(i) + own(part, row) + byte);
 #pragma unroll
         for (int k = 0; k < 4; k++)
-          if (piece.words[k] == EMPTY) piece.words[k] = QUIET_NAN;
-        store_mail(slot(i) + index * 16, piece);
+          if (mail.words[k] == EMPTY) mail.words[k] = QUIET_NAN;
+        store_mail(to + (column * COLUMN + piece) * 16, mail);
       }
     }
 
     // The last warp clears up while all others fetch what every CTA has sent.
-    template <int THREADS, int PARTS, class Meanwhile>
+    template <int THREADS, class Meanwhile>
     __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
       const int thread = int(threadIdx.x);
-      __syncthreads();
+      if constexpr (!EARLY) __syncthreads();
       meanwhile();
       pause(PAUSE);
       if (thread < THREADS - 32)
         fetch<THREADS - 32>(i, thread);
-      else if (i >= 2)
-        clear<PARTS>(i - 2, thread % 32);
+      else if (i % CLEARED == CLEARED - 1)
+        clear(i, thread % 32);
       __syncthreads();
     }
 
-    // Empties what the CTA has sent as buffer(i). Its own units are PARTS times in a buffer, WIDTH / PARTS apart.
-    template <int PARTS>
+    // Empties what this CTA has sent in the steps i - 1 - CLEARED to i - 2.
     __device__ __forceinline__ void clear(int i, int lane) const {
-      constexpr int PART = WIDTH / PARTS / 8 * PIECES, OWN = PART / CTAS;
-      asm volatile("fence.acq_rel.gpu;" ::: "memory");  // what was emptied a step ago
-      for (int x = lane; x < PARTS * OWN; x += 32)
-        store_mail(slot(i) + (x / OWN * PART + rank() * OWN + x % OWN) * 16, {EMPTY, EMPTY, EMPTY, EMPTY});
+      constexpr int OWN = UNITS / 8 * PIECES, ALL = COLUMNS * PARTS * OWN;
+      asm volatile("fence.acq_rel.gpu;" ::: "memory");  // what was emptied before
+#pragma unroll
+      for (int back = 2; back < 2 + CLEARED; back++)
+        if (i >= back)
+          for (int x = lane; x < ALL; x += 32)
+            store_mail(slot(i - back) + (x / (PARTS * OWN) * COLUMN + own_pieces(x / OWN % PARTS) + x % OWN) * 16,
+                       {EMPTY, EMPTY, EMPTY, EMPTY});
     }
 
+    // Look q of a thread is at piece thread + q % EACH * THREADS of the 8 rows q / EACH.
     template <int THREADS>
     __device__ __forceinline__ void fetch(int i, int thread) const {
-      constexpr int TOTAL = WIDTH / 8 * PIECES, COUNT = (TOTAL + THREADS - 1) / THREADS;
+      constexpr int EACH = (COLUMN + THREADS - 1) / THREADS, COUNT = COLUMNS * EACH;
       constexpr int ROUNDS = (COUNT + 13) / 14, AT_ONCE = (COUNT + ROUNDS - 1) / ROUNDS;  // looks on their way at a time
-      static_assert(THREADS % PIECES == 0, "a thread keeps to one place in each tile");
+      static_assert(THREADS % PIECES == 0, "a thread keeps to one place in each block");
       const char* const from = slot(i) + thread * 16;
-      char* const to = this->buffer(i) + place(thread);
+      char* const to = buffer(i) + thread / PER_ROW % 8 * PITCH + thread / PIECES * 8 * SIZE + thread % PER_ROW * 16;
 #pragma unroll
       for (int first = 0; first < COUNT; first += AT_ONCE) {
         uint missing = 0;
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++)
-          if (first + k < COUNT && thread + (first + k) * THREADS < TOTAL) missing |= 1u << k;
+          if (first + k < COUNT && thread + (first + k) % EACH * THREADS < COLUMN) missing |= 1u << k;
         while (missing != 0) {
           Piece16 piece[AT_ONCE];
 #pragma unroll
           for (int k = 0; k < AT_ONCE; k++)
-            if (missing >> k & 1) piece[k] = load_mail(from + (first + k) * THREADS * 16);
+            if (missing >> k & 1)
+              piece[k] = load_mail(from + ((first + k) / EACH * COLUMN + (first + k) % EACH * THREADS) * 16);
 #pragma unroll
           for (int k = 0; k < AT_ONCE; k++)
             if ((missing >> k & 1) && has_arrived(piece[k])) {
-              *reinterpret_cast<Piece16*>(to + (first + k) * (THREADS / PIECES * 8 * SIZE)) = piece[k];
+              char* const there = to + (first + k) / EACH * 8 * PITCH + (first + k) % EACH * (THREADS / PIECES * 8 * SIZE);
+              *reinterpret_cast<Piece16*>(there) = piece[k];
               missing ^= 1u << k;
             }
         }
@@ -134,8 +157,8 @@ struct Grid {
   };
 
   // Every CTA has the gates of all units, and computes the products of its own.
-  template <int UNITS, int BLOCKS>
-  using Reduce = Local::Reduce<UNITS, BLOCKS>;
+  template <int UNITS, int BLOCKS, int SPLIT, int COLUMNS>
+  using Reduce = Local::Reduce<UNITS, BLOCKS, SPLIT, COLUMNS>;
 };
 
 }  // namespace flashrnn

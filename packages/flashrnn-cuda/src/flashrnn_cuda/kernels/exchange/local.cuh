@@ -1,26 +1,64 @@
 // How the CTAs that share a head and a tile of batch rows work together: here there is but one.
 //
 // A CTA owns UNITS units. An exchange says how many CTAs there are (CTAS), which one this is (rank) and of which tile (group),
-// and offers two ways of handing on. Both want begin() and end() around all else by every thread, and keep two buffers, for
-// i = 0, 1, 2, ... in turn: no CTA can be two steps ahead of another, since each step needs something from all of them.
+// and offers two ways of handing on. Both want begin() and end() around all else by every thread, and count what is handed on,
+// i = 0, 1, 2, ...: no CTA can be two steps ahead of another, since each step needs something from all of them.
 //
-// Gather: what each CTA knows of its own units, all CTAs get.
-//   put(i, ...)    a tile, by the warp that owns its units
-//   send(i, ...)   the tiles that the warp has put, on their way
-//   sync(i, f)     by every thread, after what it has put, and after f(), which may come while others are waited for: what
-//                  this CTA has put is there for all of it. THREADS in all; a buffer has PARTS equal parts with all units each
+// Gather: what each CTA knows of its own units, all CTAs get, PARTS numbers a unit and row. There are two sets of memory, for i
+// in turn, that begin with SET_BYTES of the gathering; MORE_BYTES of it are elsewhere.
+//   own(part, row) where in a set the units of this CTA lie
+//   put(i, ...)    a block of 8 units, by the warp that owns them
+//   send(i, ...)   the blocks that the warp has put, on their way
+//   sync(i, f)     by every thread, THREADS in all, after what it has put; then that of all is there for each. f() comes
+//                  while others are waited for, when all have called sync(i) or, if EARLY, have left sync(i - 1)
 //   wait(i)        then, by each thread that reads buffer(i): what the others have sent is there too
+//   buffer(i)      rows of [PARTS][CTAS][UNITS], PITCH bytes apart, until sync(i + 1)
 //
 // Only with GATHERS_GATES are the gates gathered on the way back; else each CTA has those of its own units.
 //
-// Reduce: of what each CTA has computed for all units, the owners get the sums.
-//   unit(team, q)  the first unit of row block q of a team's product: what it is to compute; -1: nothing
-//   run(i, ...)    product in, sums for the units that the team owns out
+// Reduce: of what each CTA has computed for all units, the owners get the sums. The warps of a team share the product out, by
+// its rows if SHARES_ROWS, else along k, so that the leader alone has something to send.
+//   unit(...)      the first unit of row block q of the product of part `part` of a team: what it is to compute; -1: nothing
+//   send(i, ...)   what a warp has computed, on its way
+//   total(i, ...)  then, by the leader: the sums for the units that its team owns
 #pragma once
 
 #include "common/memory.cuh"
 
 namespace flashrnn {
+
+// A gathering into the sets themselves: the units of a CTA lie among all others.
+template <class Exchange, class T, int UNITS, int PARTS, int COLUMNS>
+struct GatherInPlace {
+  static constexpr int SIZE = int(sizeof(T)), PITCH = PARTS * Exchange::CTAS * UNITS * SIZE + 16;
+  static constexpr int SET_BYTES = 8 * COLUMNS * PITCH, MORE_BYTES = 0, MAILBOX_BYTES = 0;
+  static constexpr bool EARLY = false;
+  char* sets;
+  int distance;  // from one set to the other
+  char *more, *mailbox;
+
+  __device__ __forceinline__ void begin() const {}
+  __device__ __forceinline__ void end() const {}
+
+  __device__ __forceinline__ char* buffer(int i) const { return sets + (i & 1) * distance; }
+  static __device__ __forceinline__ int own(int part, int row) {
+    return row * PITCH + (part * Exchange::CTAS + Exchange::rank()) * UNITS * SIZE;
+  }
+
+  __device__ __forceinline__ void put(int i, int part, int unit, int lane, const float (&x)[2 * COLUMNS]) const {
+    store_tiles<T>(buffer(i) + own(part, 0) + unit * SIZE, PITCH, lane, x);
+  }
+  // COUNT blocks, from `unit` on.
+  template <int COUNT>
+  __device__ __forceinline__ void send(int i, int part, int unit, int lane) const {}
+
+  template <int THREADS, class Meanwhile>
+  __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
+    __syncthreads();
+    meanwhile();
+  }
+  __device__ __forceinline__ void wait(int i) const {}
+};
 
 struct Local {
   static constexpr int CTAS = 1;
@@ -28,56 +66,33 @@ struct Local {
   static __device__ __forceinline__ int rank() { return 0; }
   static __device__ __forceinline__ int group() { return int(blockIdx.x); }
 
-  // Buffers of [8 rows][WIDTH elements], `distance` bytes apart.
-  template <class T, int WIDTH>
-  struct Gather {
-    static constexpr int PITCH = WIDTH * int(sizeof(T)) + 16;
-    static constexpr int BYTES = 8 * PITCH;  // of a buffer
-    static constexpr int BARRIER_BYTES = 0, MAILBOX_BYTES = 0;
-    char* memory;
-    int distance;
-    char *barriers, *mailbox;
+  template <class T, int UNITS, int PARTS, int COLUMNS>
+  using Gather = GatherInPlace<Local, T, UNITS, PARTS, COLUMNS>;
 
-    __device__ __forceinline__ void begin() const {}
-    __device__ __forceinline__ void end() const {}
-
-    __device__ __forceinline__ char* buffer(int i) const { return memory + (i & 1) * distance; }
-
-    __device__ __forceinline__ void put(int i, int first_unit, int lane, float row0, float row1) const {
-      store_tile<T>(buffer(i) + first_unit * int(sizeof(T)), PITCH, lane, row0, row1);
-    }
-    // COUNT tiles, from first_unit on.
-    template <int COUNT>
-    __device__ __forceinline__ void send(int i, int first_unit, int lane) const {}
-
-    template <int THREADS, int PARTS, class Meanwhile>
-    __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
-      meanwhile();
-      __syncthreads();
-    }
-    __device__ __forceinline__ void wait(int i) const {}
-  };
-
-  // Teams with BLOCKS blocks of 8 units: each computes the products of its own.
-  template <int UNITS, int BLOCKS>
+  // Each team computes the products of its own units, its warps along parts of k.
+  template <int UNITS, int BLOCKS, int SPLIT, int COLUMNS>
   struct Reduce {
-    static constexpr int TILES = (BLOCKS + 1) / 2;  // of 16 units, a team
-    static constexpr int BYTES = 0;                 // of all buffers
+    static constexpr bool SHARES_ROWS = false;
+    static constexpr int TILES = (BLOCKS + 1) / 2;
+    static constexpr int BYTES = 0;
     char* memory;
 
-    static __device__ __forceinline__ int unit(int first_unit, int team, int q) {
+    static __device__ __forceinline__ int unit(int first_unit, int team, int part, int q) {
       return q < BLOCKS ? first_unit + (team * BLOCKS + q) * 8 : -1;
     }
 
     __device__ __forceinline__ void begin() const {}
     __device__ __forceinline__ void end() const {}
 
-    __device__ __forceinline__ void run(int i, float (&total)[BLOCKS][2], const float (&product)[2 * TILES][2], int team,
-                                        int lane) const {
+    __device__ __forceinline__ void send(int i, const float (&product)[2 * TILES][2 * COLUMNS], int team, int part,
+                                         int lane) const {}
+
+    __device__ __forceinline__ void total(int i, float (&total)[BLOCKS][2 * COLUMNS],
+                                          const float (&product)[2 * TILES][2 * COLUMNS], int team, int lane) const {
 #pragma unroll
       for (int block = 0; block < BLOCKS; block++)
 #pragma unroll
-        for (int j = 0; j < 2; j++) total[block][j] = product[block][j];
+        for (int j = 0; j < 2 * COLUMNS; j++) total[block][j] = product[block][j];
     }
   };
 };

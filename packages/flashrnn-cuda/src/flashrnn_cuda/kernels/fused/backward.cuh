@@ -1,4 +1,4 @@
-// The fused backward pass: a CTA, or several that share its units, takes one head and one tile of 8 batch rows through all
+// The fused backward pass: a CTA, or several that share its units, takes one head and one tile of batch rows through all
 // steps, last one first.
 //
 // A warp owns 8 * BLOCKS units. In step t it adds what comes from outside to the gradients of its units' states, takes them
@@ -9,7 +9,7 @@
 // kernel; that of b is summed here.
 //
 // Steps are counted in the order of computation: step i is time T - 1 - i. Step i fills results(i) with its gate gradients;
-// the ring holds the inputs of steps i + 1 to i + STAGES - 2.
+// the ring holds the inputs of step i + 1 and what follows.
 #pragma once
 
 #include "common/arguments.cuh"
@@ -49,8 +49,8 @@ struct BackwardArguments {
   int cut;              // no gradient through R
 };
 
-// Config: T, Cell, Exchange, D (head_dim, rounded up), BLOCKS (of 8 units, a team), SPLIT (warps of a team), KEPT (steps of R
-// in registers), TRANSFER_WARPS, STAGES, PIECE, MASKED, LIMITED (something is clipped or cut), OUTSIDE (a gradient of states
+// Config: T, Cell, Exchange, D (head_dim, rounded up), COLUMNS (8 batch rows each), BLOCKS (of 8 units, a team), SPLIT (warps of
+// a team), KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE, MASKED, LIMITED (something is clipped or cut), OUTSIDE (a gradient of states
 // is given).
 template <class Config>
 struct BackwardPlan {
@@ -61,57 +61,57 @@ struct BackwardPlan {
   static constexpr int FIRST_INPUT = GATES - Cell::INPUT_GATES;
   using Exchange = typename Config::Exchange;
   static constexpr int UNITS = D / Exchange::CTAS, SPLIT = Config::SPLIT;
+  static constexpr int COLUMNS = Config::COLUMNS, ROWS = 8 * COLUMNS, LANE_ROWS = 2 * COLUMNS;
   static constexpr int GATE = Exchange::GATHERS_GATES ? D : UNITS, K = RECURRENT * GATE;  // of a gate, and all, in the product
-  using Reduce = typename Exchange::template Reduce<UNITS, BLOCKS>;                       // to the gradient of h
-  using Gates = typename Either<Exchange::GATHERS_GATES, Exchange, Local>::template Gather<T, K>;
-  static constexpr int TILES = Reduce::TILES;                                     // of 16 units, a team
-  static constexpr int STEPS = K * int(sizeof(T)) / (4 * MMA_WORDS) / SPLIT;      // calls of mma along k, a warp
+  using Reduce = typename Exchange::template Reduce<UNITS, BLOCKS, SPLIT, COLUMNS>;       // to the gradient of h
+  using Gates = typename Either<Exchange::GATHERS_GATES, Exchange, Local>::template Gather<T, UNITS, RECURRENT, COLUMNS>;
+  static constexpr int TILES = Reduce::TILES;                                     // of 16 units, a warp
+  static constexpr int K_PARTS = Reduce::SHARES_ROWS ? 1 : SPLIT;
+  static constexpr int STEPS = K * int(sizeof(T)) / (4 * MMA_WORDS) / K_PARTS;    // calls of mma along k, a warp
   static constexpr int TEAMS = UNITS / (8 * BLOCKS), HELPERS = TEAMS * (SPLIT - 1);
   static constexpr int COMPUTE_THREADS = 32 * TEAMS, TRANSFER_THREADS = 32 * Config::TRANSFER_WARPS;
   static_assert(HELPERS == 0 || HELPERS == Config::TRANSFER_WARPS, "those who help are those who transfer");
   static constexpr int THREADS = COMPUTE_THREADS + TRANSFER_THREADS;
   using Weights = WarpWeights<T, TILES, STEPS, Config::KEPT>;
-  using Team = flashrnn::Team<SPLIT, 2 * TILES>;
+  using Team = flashrnn::Team<K_PARTS, 2 * TILES, LANE_ROWS>;
   // States that are read: those before step t go through the ring, and were those after it in the step before.
   static constexpr unsigned NEW = Cell::READS_NEW | (Config::LIMITED ? 1u : 0u), READ = Cell::READS_OLD | NEW;
   static constexpr unsigned OUTSIDE = Config::OUTSIDE ? ((1u << STATES) - 1) & ~Cell::CONSTANT : 0u;
   static constexpr int FIRST_STATE = SAVED, FIRST_OUTSIDE = SAVED + count_bits(READ);
   static constexpr int INPUTS = FIRST_OUTSIDE + count_bits(OUTSIDE);
-  static constexpr int PITCH = UNITS * int(sizeof(T)) + 16, ARRAY = 8 * PITCH;
+  static constexpr int PITCH = UNITS * int(sizeof(T)) + 16, ARRAY = ROWS * PITCH;
   // Two sets of the gates that the product reads and those that it does not; then the ring; weights; initial states; sums of
-  // teams; what the exchange needs.
-  static constexpr int RESULTS = Gates::BYTES + (GATES - RECURRENT) * ARRAY, RING = STAGES * INPUTS * ARRAY;
+  // teams; what else the exchange needs.
+  static constexpr int RESULTS = Gates::SET_BYTES + (GATES - RECURRENT) * ARRAY, RING = STAGES * INPUTS * ARRAY;
   static constexpr int WEIGHTS = TEAMS * SPLIT * Weights::SHARED_BYTES, STATES_READ = count_bits(READ);
-  static constexpr int SUMS = 2 * RESULTS + RING + WEIGHTS + 2 * BLOCKS * STATES_READ * COMPUTE_THREADS * 4;
-  static constexpr int REDUCE = SUMS + TEAMS * Team::BYTES;
+  static constexpr int SUMS = 2 * RESULTS + RING + WEIGHTS + LANE_ROWS * BLOCKS * STATES_READ * COMPUTE_THREADS * 4;
+  static constexpr int MORE = SUMS + TEAMS * Team::BYTES, REDUCE = MORE + Gates::MORE_BYTES;
   static constexpr int SHARED_BYTES = REDUCE + Reduce::BYTES;
 
   static constexpr int64 MAILBOX = Gates::MAILBOX_BYTES;
   char *memory, *mailbox;
 
-  __device__ __forceinline__ Gates gates() const { return {memory, RESULTS, nullptr, mailbox}; }
+  __device__ __forceinline__ Gates gates() const { return {memory, RESULTS, memory + MORE, mailbox}; }
   template <class Meanwhile>
   __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
-    gates().template sync<THREADS, RECURRENT>(i, meanwhile);
+    gates().template sync<THREADS>(i, meanwhile);
   }
   __device__ __forceinline__ Team team(int index) const { return {memory + SUMS, index, 0}; }
   // That of a transfer warp.
   __device__ __forceinline__ Team team_of_helper(int warp) const { return {memory + SUMS, warp % TEAMS, 1 + warp / TEAMS}; }
   __device__ __forceinline__ Reduce reduce() const { return {memory + REDUCE}; }
   static __device__ __forceinline__ int first_unit() { return Exchange::rank() * UNITS; }
-  // The column of the CTA's first unit among those of a gate, and the unit of the first of these columns.
-  static __device__ __forceinline__ int first_column() { return Exchange::GATHERS_GATES ? first_unit() : 0; }
-  static __device__ __forceinline__ int unit_of_column_0() { return first_unit() - first_column(); }
+  // The first unit of what is gathered of a gate.
+  static __device__ __forceinline__ int first_gathered() { return Exchange::GATHERS_GATES ? 0 : first_unit(); }
   // Where in a set the gradient of a gate lies, row by row.
   static __device__ __forceinline__ int offset(int gate, int row) {
-    return gate < RECURRENT ? row * Gates::PITCH + (gate * GATE + first_column()) * int(sizeof(T))
-                            : Gates::BYTES + (gate - RECURRENT) * ARRAY + row * PITCH;
+    return gate < RECURRENT ? Gates::own(gate, row) : Gates::SET_BYTES + (gate - RECURRENT) * ARRAY + row * PITCH;
   }
   // The set that step i fills.
   __device__ __forceinline__ char* results(int i) const { return memory + (i & 1) * RESULTS; }
   // What part of the team's product in step i reads.
   __device__ __forceinline__ const char* operand(int i, int part) const {
-    return gates().buffer(i) + part * STEPS * MMA_WORDS * 4;
+    return gates().buffer(i) + part % K_PARTS * STEPS * MMA_WORDS * 4;
   }
   __device__ __forceinline__ char* input(int i) const { return memory + 2 * RESULTS + i % STAGES * (INPUTS * ARRAY); }
   __device__ __forceinline__ char* weights(const Team& team) const {
@@ -119,7 +119,7 @@ struct BackwardPlan {
   }
   // An initial state of a row of a unit that this thread owns, in float32.
   __device__ __forceinline__ float& initial(int state, int block, int j, int thread) const {
-    const int index = (rank_of(READ, state) * BLOCKS + block) * 2 + j;
+    const int index = (rank_of(READ, state) * BLOCKS + block) * LANE_ROWS + j;
     return reinterpret_cast<float*>(memory + 2 * RESULTS + RING + WEIGHTS)[index * COMPUTE_THREADS + thread];
   }
 };
@@ -134,10 +134,10 @@ __device__ __forceinline__ typename BackwardPlan<Config>::Weights load_weights(c
   using T = typename Plan::T;
   typename Plan::Weights weights;
   weights.load(plan.weights(team), lane, [&](int q, int i) -> uint {
-    const int first = Plan::Reduce::unit(plan.first_unit(), team.index, q);
+    const int first = Plan::Reduce::unit(plan.first_unit(), team.index, team.part, q);
     if (first < 0) return 0;
-    const int k = (team.part * Plan::STEPS * MMA_WORDS + i) * 4 / int(sizeof(T));
-    const int out = plan.unit_of_column_0() + k % Plan::GATE;
+    const int k = (team.part % Plan::K_PARTS * Plan::STEPS * MMA_WORDS + i) * 4 / int(sizeof(T));
+    const int out = plan.first_gathered() + k % Plan::GATE;
     return load_word<T, true>(args.weights, args.sizes.head_dim, k / Plan::GATE, head, out, first + lane / 4);
   });
   return weights;
@@ -149,11 +149,12 @@ template <class Config>
 __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& plan, const BackwardArguments& args, int first_row,
                                                   int head, int thread) {
   using Plan = BackwardPlan<Config>;
-  constexpr int AHEAD = Config::STAGES - 1, PENDING = Config::STAGES - 2;  // step i ends with what comes for i + 1
+  static_assert(!Plan::Gates::EARLY, "what all have put goes out in sync");
+  constexpr int STAGES = Config::STAGES, PENDING = STAGES - 2;  // step i ends with what comes for i + 1
   constexpr int SIZE = int(sizeof(typename Plan::T)), ROW = Plan::UNITS * SIZE, THREADS = Plan::TRANSFER_THREADS;
-  using Inputs = Pieces<ROW, Config::PIECE, Plan::INPUTS - Plan::STATES_READ, THREADS>;  // of the step itself
-  using Before = Pieces<ROW, Config::PIECE, Plan::STATES_READ, THREADS>;                 // states before it
-  using Outputs = Pieces<ROW, Config::PIECE, Plan::GATES, THREADS>;
+  using Inputs = Pieces<ROW, Config::PIECE, Plan::INPUTS - Plan::STATES_READ, Plan::ROWS, THREADS>;  // of the step itself
+  using Before = Pieces<ROW, Config::PIECE, Plan::STATES_READ, Plan::ROWS, THREADS>;                 // states before it
+  using Outputs = Pieces<ROW, Config::PIECE, Plan::GATES, Plan::ROWS, THREADS>;
   const int skipped = plan.first_unit() * SIZE;  // of a row in global memory
   const int last_t = args.sizes.time - 1;
   const auto exists = [&](int row, int byte) {
@@ -190,9 +191,10 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
   if constexpr (Plan::SPLIT > 1) weights = load_weights(plan, args, head, team, lane);
   const auto help = [&](int i) {
     if constexpr (Plan::SPLIT > 1) {
-      float product[2 * Plan::TILES][2] = {};
+      float product[2 * Plan::TILES][Plan::LANE_ROWS] = {};
       if (!Config::LIMITED || !args.cut) multiply(product, weights, plan.operand(i, team.part), Plan::Gates::PITCH, lane);
       team.add_up(product, lane);
+      plan.reduce().send(i, product, team.index, team.part, lane);
     }
   };
   const auto fetch = [&](int i) {
@@ -205,39 +207,39 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
     outputs.step(i, find_output, [&](char* to, int from) { copy_out<Config::PIECE>(to, plan.results(i) + from); });
   };
 
-  for (int i = 0; i < AHEAD; i++) fetch(i);
+  for (int i = 0; i < STAGES; i++) fetch(i);
   wait_for_copies<PENDING>();
   __syncthreads();
   for (int i = 0; i <= last_t; i++) {
     plan.sync(i, [&] {
-      fetch(i + AHEAD);
-      if (i > 0) write(i - 1);
+      fetch(i + STAGES);
+      write(i);
       wait_for_copies<PENDING>();
     });
     help(i);
   }
-  write(last_t);
 }
 
 // --------------------------------------------------------------------------------------------------------- compute warps
 
 // What comes through R, and all that reaches the old states of step t + 1, seen from step t (-1: the initial states).
 template <class Config>
-__device__ __forceinline__ void receive(float (&d_state)[Config::BLOCKS][2][BackwardPlan<Config>::STATES],
+__device__ __forceinline__ void receive(float (&d_state)[Config::BLOCKS][2 * Config::COLUMNS][BackwardPlan<Config>::STATES],
                                         const typename BackwardPlan<Config>::Weights& weights,
                                         const typename BackwardPlan<Config>::Team& team, const BackwardPlan<Config>& plan,
                                         const BackwardArguments& args,
-                                        const TileRows<Config::MASKED>& rows, int t, int lane) {
+                                        const TileRows<Config::MASKED, 2 * Config::COLUMNS>& rows, int t, int lane) {
   using Plan = BackwardPlan<Config>;
-  float product[2 * Plan::TILES][2] = {}, total[Config::BLOCKS][2];
+  float product[2 * Plan::TILES][Plan::LANE_ROWS] = {}, total[Config::BLOCKS][Plan::LANE_ROWS];
   const int i = args.sizes.time - 2 - t;  // of step t + 1
   if (!Config::LIMITED || !args.cut) multiply(product, weights, plan.operand(i, 0), Plan::Gates::PITCH, lane);
   team.add_up(product, lane);
-  plan.reduce().run(i, total, product, team.index, lane);
+  plan.reduce().send(i, product, team.index, team.part, lane);
+  plan.reduce().total(i, total, product, team.index, lane);
 #pragma unroll
   for (int block = 0; block < Config::BLOCKS; block++)
 #pragma unroll
-    for (int j = 0; j < 2; j++)
+    for (int j = 0; j < Plan::LANE_ROWS; j++)
       receive(d_state[block][j], total[block][j], rows.padding(t + 1, j), rows.resets(t + 1, j),
               Config::LIMITED ? args.gradient_clip : -1.f);
 }
@@ -249,7 +251,7 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
   using T = typename Plan::T;
   using Cell = typename Plan::Cell;
   constexpr int BLOCKS = Plan::BLOCKS, GATES = Plan::GATES, STATES = Plan::STATES;
-  constexpr int SAVED = SAVED_SIZE<Cell>, INPUTS = Plan::INPUTS, SIZE = int(sizeof(T));
+  constexpr int SAVED = SAVED_SIZE<Cell>, INPUTS = Plan::INPUTS, SIZE = int(sizeof(T)), LANE_ROWS = Plan::LANE_ROWS;
   const auto team = plan.team(thread / 32);
   const int lane = thread % 32, warp_unit = team.index * 8 * BLOCKS, last_t = args.sizes.time - 1;
   const int unit = plan.first_unit() + warp_unit + lane / 4;  // in the head
@@ -257,12 +259,12 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
   const auto exists = [&](int block) { return unit + block * 8 < args.sizes.head_dim; };
 
   const auto weights = load_weights(plan, args, head, team, lane);
-  const TileRows<Config::MASKED> rows(args.masks, args.sizes, first_row, lane);
-  float d_state[BLOCKS][2][STATES], now[BLOCKS][2][STATES], d_bias[GATES][BLOCKS] = {};
+  const TileRows<Config::MASKED, LANE_ROWS> rows(args.masks, args.sizes, first_row, lane);
+  float d_state[BLOCKS][LANE_ROWS][STATES], now[BLOCKS][LANE_ROWS][STATES], d_bias[GATES][BLOCKS] = {};
 #pragma unroll
   for (int block = 0; block < BLOCKS; block++)
 #pragma unroll
-    for (int j = 0; j < 2; j++)
+    for (int j = 0; j < LANE_ROWS; j++)
 #pragma unroll
       for (int s = 0; s < STATES; s++) {
         const bool there = rows.valid[j] && exists(block), flows = !has_bit(Cell::CONSTANT, s);
@@ -274,7 +276,7 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
           now[block][j][s] = to_float(reinterpret_cast<const T*>(args.states.at(s, rows.batch[j], last_t, head))[unit + block * 8]);
       }
   __syncthreads();
-  float input[INPUTS * BLOCKS][2];
+  float input[INPUTS * BLOCKS][LANE_ROWS];
   const auto load_input = [&](int i) {
     load_tiles<T>(input, plan.input(i) + warp_unit * SIZE, Plan::PITCH, lane,
                   [](int x) { return x / BLOCKS * Plan::ARRAY + x % BLOCKS * 8 * SIZE; });
@@ -286,11 +288,11 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
     const int t = last_t - i;
 #pragma unroll
     for (int block = 0; block < BLOCKS; block++) {
-      float d_gate[2][GATES];
+      float d_gate[GATES][LANE_ROWS];
 #pragma unroll
-      for (int j = 0; j < 2; j++) {
+      for (int j = 0; j < LANE_ROWS; j++) {
         const bool padding = rows.padding(t, j);
-        float saved[SAVED], outside[STATES] = {}, old[STATES] = {};
+        float saved[SAVED], outside[STATES] = {}, old[STATES] = {}, d_gate_[GATES];
 #pragma unroll
         for (int k = 0; k < Plan::SAVED; k++) saved[k] = input[k * BLOCKS + block][j];
 #pragma unroll
@@ -302,27 +304,27 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
           if (has_bit(Plan::OUTSIDE, s) && !padding)
             outside[s] = input[(Plan::FIRST_OUTSIDE + rank_of(Plan::OUTSIDE, s)) * BLOCKS + block][j];
         }
-        backward_step<Cell>(d_state[block][j], d_gate[j], outside, saved, old, now[block][j], padding, rows.resets(t, j),
+        backward_step<Cell>(d_state[block][j], d_gate_, outside, saved, old, now[block][j], padding, rows.resets(t, j),
                             Config::LIMITED ? args.stored_clip : -1.f);
 #pragma unroll
         for (int s = 0; s < STATES; s++) now[block][j][s] = old[s];
 #pragma unroll
         for (int g = 0; g < GATES; g++) {
-          d_bias[g][block] += d_gate[j][g];  // rows and units that do not exist have zeros everywhere, here too
+          d_gate[g][j] = d_gate_[g];
+          d_bias[g][block] += d_gate_[g];  // rows and units that do not exist have zeros everywhere, here too
         }
       }
 #pragma unroll
       for (int g = 0; g < GATES; g++) {
         if (g < Plan::RECURRENT)
-          gates.put(i, g * Plan::GATE + plan.first_column() + warp_unit + block * 8, lane, d_gate[0][g], d_gate[1][g]);
+          gates.put(i, g, warp_unit + block * 8, lane, d_gate[g]);
         else
-          store_tile<T>(plan.results(i) + Plan::offset(g, 0) + (warp_unit + block * 8) * SIZE, Plan::PITCH, lane, d_gate[0][g],
-                        d_gate[1][g]);
+          store_tiles<T>(plan.results(i) + Plan::offset(g, 0) + (warp_unit + block * 8) * SIZE, Plan::PITCH, lane, d_gate[g]);
       }
     }
 #pragma unroll
     for (int g = 0; g < Plan::RECURRENT; g++)
-      gates.template send<BLOCKS>(i, g * Plan::GATE + plan.first_column() + warp_unit, lane);
+      gates.template send<BLOCKS>(i, g, warp_unit, lane);
     plan.sync(i, [] {});
     if (!AT_START) load_input(i + 1);
     receive<Config>(d_state, weights, team, plan, args, rows, t - 1, lane);
@@ -330,13 +332,13 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
   for (int i = 0; i < last_t; i++) step(i, Constant<false>{});
   step(last_t, Constant<true>{});
 
-  const int tile = first_row / 8;
+  const int tile = first_row / Plan::ROWS;
 #pragma unroll
   for (int block = 0; block < BLOCKS; block++) {
     const int d = unit + block * 8;
     if (args.d_initial.data != nullptr)
 #pragma unroll
-      for (int j = 0; j < 2; j++)
+      for (int j = 0; j < LANE_ROWS; j++)
 #pragma unroll
         for (int s = 0; s < STATES; s++)
           if (rows.valid[j] && exists(block)) args.d_initial.store(s, rows.batch[j], head, d, d_state[block][j][s]);
@@ -357,7 +359,7 @@ __device__ __forceinline__ void fused_backward(const BackwardArguments& args) {
   using Plan = BackwardPlan<Config>;
   extern __shared__ __align__(16) char memory[];
   const int thread = threadIdx.x, group = int(args.first_group) + Plan::Exchange::group();
-  const int head = group % args.sizes.heads, first_row = group / args.sizes.heads * 8;
+  const int head = group % args.sizes.heads, first_row = group / args.sizes.heads * Plan::ROWS;
   const Plan plan{memory, args.mailbox + group * Plan::MAILBOX};
   clear_shared<Plan::SHARED_BYTES, Plan::THREADS>(memory);
   plan.reduce().begin();

@@ -1,4 +1,4 @@
-// The fused forward pass: a CTA, or several that share its units, computes all steps of one head for one tile of 8 batch rows.
+// The fused forward pass: a CTA, or several that share its units, computes all steps of one head for one tile of batch rows.
 //
 // Compute warps keep R in registers as the a operand of mma. A warp owns 8 * BLOCKS units with all their gates, so that the
 // pointwise step happens in the registers the product ends in. Transfer warps bring Wx into a ring in shared memory, several
@@ -7,8 +7,8 @@
 //
 // Units are counted within the CTA, but for the rows of R and the columns of gathered h, where they are counted in the head.
 //
-// In step t: buffer(t) of the gathering holds h(t - 1), the ring Wx(t + 1) to Wx(t + STAGES - 2), results(t - 1) what else
-// step t - 1 gave.
+// In step t: buffer(t) of the gathering holds h(t - 1), the ring Wx(t + 1) and what follows, results(t - 1) what else step
+// t - 1 gave.
 #pragma once
 
 #include "common/arguments.cuh"
@@ -32,15 +32,16 @@ struct ForwardArguments {
   float clip;            // of h; negative: none
 };
 
-// Config: T, Cell, Exchange, D (head_dim, rounded up), BLOCKS (of 8 units, a team), SPLIT (warps of a team), KEPT (steps of R
+// Config: T, Cell, Exchange, D (head_dim, rounded up), COLUMNS (8 batch rows each), BLOCKS (of 8 units, a team), SPLIT (warps of a team), KEPT (steps of R
 // in registers), TRANSFER_WARPS, STAGES, PIECE, MASKED, SAVE, LIMITED (h is clipped).
 template <class Config>
 struct ForwardPlan {
   using T = typename Config::T;
   using Cell = typename Config::Cell;
   using Exchange = typename Config::Exchange;
-  using Gather = typename Exchange::template Gather<T, Config::D>;  // of h
   static constexpr int D = Config::D, UNITS = D / Exchange::CTAS, BLOCKS = Config::BLOCKS, STAGES = Config::STAGES;
+  static constexpr int COLUMNS = Config::COLUMNS, ROWS = 8 * COLUMNS, LANE_ROWS = 2 * COLUMNS;
+  using Gather = typename Exchange::template Gather<T, UNITS, 1, COLUMNS>;  // of h
   static constexpr int STATES = Cell::STATES, GATES = Cell::GATES;
   static constexpr int RECURRENT = Cell::RECURRENT_GATES, INPUT = Cell::INPUT_GATES, FIRST_INPUT = GATES - INPUT;
   static constexpr int SAVED = Config::SAVE ? Cell::SAVED : 0;
@@ -51,23 +52,23 @@ struct ForwardPlan {
   static_assert(HELPERS == 0 || HELPERS == Config::TRANSFER_WARPS, "those who help are those who transfer");
   static constexpr int THREADS = COMPUTE_THREADS + TRANSFER_THREADS;
   using Weights = WarpWeights<T, TILES, STEPS, Config::KEPT>;
-  using Team = flashrnn::Team<SPLIT, 2 * TILES>;
-  // h goes out from its buffer, unless masks make what is returned differ from what the next step reads.
+  using Team = flashrnn::Team<SPLIT, 2 * TILES, LANE_ROWS>;
+  // h goes out from where it is put, unless masks make what is returned differ from what the next step reads.
   static constexpr int FIRST_STAGED = Config::MASKED ? 0 : 1;
-  static constexpr int PITCH = UNITS * int(sizeof(T)) + 16, ARRAY = 8 * PITCH;
-  // Two sets of a buffer of h and what else goes out; then the ring; weights; sums of teams; the exchange's barriers.
-  static constexpr int RESULTS = Gather::BYTES + (STATES - FIRST_STAGED + SAVED) * ARRAY, RING = STAGES * INPUT * ARRAY;
+  static constexpr int PITCH = UNITS * int(sizeof(T)) + 16, ARRAY = ROWS * PITCH;
+  // Two sets of h and what else goes out; then the ring; weights; sums of teams; what else the exchange needs.
+  static constexpr int RESULTS = Gather::SET_BYTES + (STATES - FIRST_STAGED + SAVED) * ARRAY, RING = STAGES * INPUT * ARRAY;
   static constexpr int SUMS = 2 * RESULTS + RING + TEAMS * SPLIT * Weights::SHARED_BYTES;
-  static constexpr int BARRIERS = SUMS + TEAMS * Team::BYTES;
-  static constexpr int SHARED_BYTES = BARRIERS + Gather::BARRIER_BYTES;
+  static constexpr int MORE = SUMS + TEAMS * Team::BYTES;
+  static constexpr int SHARED_BYTES = MORE + Gather::MORE_BYTES;
 
   static constexpr int64 MAILBOX = Gather::MAILBOX_BYTES;
   char *memory, *mailbox;
 
-  __device__ __forceinline__ Gather gather() const { return {memory, RESULTS, memory + BARRIERS, mailbox}; }
+  __device__ __forceinline__ Gather gather() const { return {memory, RESULTS, memory + MORE, mailbox}; }
   template <class Meanwhile>
   __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
-    gather().template sync<THREADS, 1>(i, meanwhile);
+    gather().template sync<THREADS>(i, meanwhile);
   }
   __device__ __forceinline__ void sync(int i) const {
     sync(i, [] {});
@@ -78,8 +79,7 @@ struct ForwardPlan {
   static __device__ __forceinline__ int first_unit() { return Exchange::rank() * UNITS; }
   // Where in a set a row of the states, and after them of what is saved, lies.
   static __device__ __forceinline__ int offset(int array, int row) {
-    return array < FIRST_STAGED ? row * Gather::PITCH + first_unit() * int(sizeof(T))
-                                : Gather::BYTES + (array - FIRST_STAGED) * ARRAY + row * PITCH;
+    return array < FIRST_STAGED ? Gather::own(0, row) : Gather::SET_BYTES + (array - FIRST_STAGED) * ARRAY + row * PITCH;
   }
   // The set that step t fills.
   __device__ __forceinline__ char* results(int t) const { return memory + (t + 1 & 1) * RESULTS; }
@@ -117,10 +117,10 @@ template <class Config>
 __device__ __forceinline__ void transfer_forward(const ForwardPlan<Config>& plan, const ForwardArguments& args, int first_row,
                                                  int head, int thread) {
   using Plan = ForwardPlan<Config>;
-  constexpr int AHEAD = Config::STAGES - 1, PENDING = Config::STAGES - 3;  // step t needs what comes for t + 1
+  constexpr int STAGES = Config::STAGES, PENDING = STAGES - 3;  // step t needs what comes for t + 1
   constexpr int SIZE = int(sizeof(typename Plan::T)), ROW = Plan::UNITS * SIZE;
-  using Inputs = Pieces<ROW, Config::PIECE, Plan::INPUT, Plan::TRANSFER_THREADS>;
-  using Outputs = Pieces<ROW, Config::PIECE, Plan::STATES + Plan::SAVED, Plan::TRANSFER_THREADS>;
+  using Inputs = Pieces<ROW, Config::PIECE, Plan::INPUT, Plan::ROWS, Plan::TRANSFER_THREADS>;
+  using Outputs = Pieces<ROW, Config::PIECE, Plan::STATES + Plan::SAVED, Plan::ROWS, Plan::TRANSFER_THREADS>;
   const int skipped = plan.first_unit() * SIZE;  // of a row in global memory
   const auto exists = [&](int row, int byte) {
     return first_row + row < args.sizes.batch && skipped + byte < args.sizes.head_dim * SIZE;
@@ -145,7 +145,8 @@ __device__ __forceinline__ void transfer_forward(const ForwardPlan<Config>& plan
   if constexpr (Plan::SPLIT > 1) weights = load_weights(plan, args, head, team, lane);
   const auto help = [&](int t) {
     if constexpr (Plan::SPLIT > 1) {
-      float product[2 * Plan::TILES][2] = {};
+      float product[2 * Plan::TILES][Plan::LANE_ROWS] = {};
+      plan.gather().wait(t);
       multiply(product, weights, plan.operand(t, team.part), Plan::Gather::PITCH, lane);
       team.add_up(product, lane);
     }
@@ -159,18 +160,21 @@ __device__ __forceinline__ void transfer_forward(const ForwardPlan<Config>& plan
     outputs.step(t, find_output, [&](char* to, int from) { copy_out<Config::PIECE>(to, plan.results(t) + from); });
   };
 
-  for (int t = 0; t < AHEAD; t++) fetch(t);
+  for (int t = 0; t < STAGES; t++) fetch(t);
   wait_for_copies<PENDING>();
   plan.sync(0);
   for (int t = 0; t < args.sizes.time; t++) {
     help(t);
     plan.sync(t + 1, [&] {
-      fetch(t + AHEAD);
-      if (t > 0) write(t - 1);
+      const int done = t - Plan::Gather::EARLY;  // the last step that all warps have done
+      if (done >= 0) {
+        fetch(done + STAGES);
+        write(done);
+      }
       wait_for_copies<PENDING>();
     });
   }
-  write(args.sizes.time - 1);
+  if (Plan::Gather::EARLY) write(args.sizes.time - 1);
 }
 
 // --------------------------------------------------------------------------------------------------------- compute warps
@@ -181,10 +185,10 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
   using Plan = ForwardPlan<Config>;
   using T = typename Plan::T;
   using Cell = typename Plan::Cell;
-  constexpr int BLOCKS = Plan::BLOCKS, GATES = Plan::GATES, STATES = Plan::STATES;
+  constexpr int BLOCKS = Plan::BLOCKS, GATES = Plan::GATES, STATES = Plan::STATES, LANE_ROWS = Plan::LANE_ROWS;
   const auto team = plan.team(thread / 32);
   const int lane = thread % 32, warp_unit = team.index * 8 * BLOCKS, T_ = args.sizes.time;
-  const int warp_column = plan.first_unit() + warp_unit, unit = warp_column + lane / 4;  // in the head
+  const int unit = plan.first_unit() + warp_unit + lane / 4;  // in the head
   const auto gather = plan.gather();
 
   const auto weights = load_weights(plan, args, head, team, lane);
@@ -195,23 +199,25 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
     for (int block = 0; block < BLOCKS; block++)
       bias[gate][block] = load_bias<T>(args.weights, args.sizes, gate - (GATES - Cell::BIAS_GATES), head, unit + block * 8);
 
-  TileRows<Config::MASKED> rows(args.masks, args.sizes, first_row, lane);
-  float state[BLOCKS][2][STATES];
+  TileRows<Config::MASKED, LANE_ROWS> rows(args.masks, args.sizes, first_row, lane);
+  float state[BLOCKS][LANE_ROWS][STATES];
 #pragma unroll
   for (int block = 0; block < BLOCKS; block++) {
     const int d = unit + block * 8;
+    float h[LANE_ROWS];
 #pragma unroll
-    for (int j = 0; j < 2; j++)
+    for (int j = 0; j < LANE_ROWS; j++) {
 #pragma unroll
       for (int s = 0; s < STATES; s++)
         state[block][j][s] = rows.valid[j] && d < args.sizes.head_dim ? args.initial.load(s, rows.batch[j], head, d) : 0.f;
-    gather.put(0, warp_column + block * 8, lane, rows.resets(0, 0) ? 0.f : state[block][0][0],
-                 rows.resets(0, 1) ? 0.f : state[block][1][0]);
+      h[j] = rows.resets(0, j) ? 0.f : state[block][j][0];
+    }
+    gather.put(0, 0, warp_unit + block * 8, lane, h);
   }
-  gather.template send<BLOCKS>(0, warp_column, lane);
+  gather.template send<BLOCKS>(0, 0, warp_unit, lane);
   plan.sync(0);
 
-  float input[Plan::INPUT * BLOCKS][2];
+  float input[Plan::INPUT * BLOCKS][LANE_ROWS];
   const auto load_input = [&](int t) {
     load_tiles<T>(input, plan.input(t) + warp_unit * int(sizeof(T)), Plan::PITCH, lane,
                   [](int i) { return i / BLOCKS * Plan::ARRAY + i % BLOCKS * 8 * int(sizeof(T)); });
@@ -219,11 +225,11 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
   load_input(0);
 
   for (int t = 0; t < T_; t++) {
-    float gate[GATES * BLOCKS + 1][2];  // one more for an odd number of gate blocks
+    float gate[GATES * BLOCKS + 1][LANE_ROWS];  // one more for an odd number of gate blocks
 #pragma unroll
     for (int q = 0; q <= GATES * BLOCKS; q++)
 #pragma unroll
-      for (int j = 0; j < 2; j++) {
+      for (int j = 0; j < LANE_ROWS; j++) {
         const int g = q / BLOCKS, i = q - Plan::FIRST_INPUT * BLOCKS;
         gate[q][j] = g < GATES ? bias[g][q % BLOCKS] : 0.f;
         if (g < GATES && i >= 0) gate[q][j] += rows.padding(t, j) ? 0.f : input[i][j];
@@ -235,25 +241,29 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
 
 #pragma unroll
     for (int block = 0; block < BLOCKS; block++) {
-      float saved[2][SAVED_SIZE<Cell>], out[2][STATES], next_h[2];
+      float saved[SAVED_SIZE<Cell>][LANE_ROWS], out[STATES][LANE_ROWS], next_h[LANE_ROWS];
 #pragma unroll
-      for (int j = 0; j < 2; j++) {
-        float pre[GATES];
+      for (int j = 0; j < LANE_ROWS; j++) {
+        float pre[GATES], saved_[SAVED_SIZE<Cell>], out_[STATES];
 #pragma unroll
         for (int g = 0; g < GATES; g++) pre[g] = gate[g * BLOCKS + block][j];
-        forward_step<Cell>(pre, state[block][j], saved[j], out[j], rows.padding(t, j), rows.resets(t, j),
+        forward_step<Cell>(pre, state[block][j], saved_, out_, rows.padding(t, j), rows.resets(t, j),
                            Config::LIMITED ? args.clip : -1.f);
         next_h[j] = rows.resets(t + 1, j) ? 0.f : state[block][j][0];
+#pragma unroll
+        for (int s = 0; s < STATES; s++) out[s][j] = out_[s];
+#pragma unroll
+        for (int k = 0; k < Plan::SAVED; k++) saved[k][j] = saved_[k];
       }
-      gather.put(t + 1, warp_column + block * 8, lane, next_h[0], next_h[1]);
-      if (block == BLOCKS - 1) gather.template send<BLOCKS>(t + 1, warp_column, lane);
+      gather.put(t + 1, 0, warp_unit + block * 8, lane, next_h);
+      if (block == BLOCKS - 1) gather.template send<BLOCKS>(t + 1, 0, warp_unit, lane);
       const int offset = (warp_unit + block * 8) * int(sizeof(T));
 #pragma unroll
       for (int s = Plan::FIRST_STAGED; s < STATES; s++)
-        store_tile<T>(plan.results(t) + Plan::offset(s, 0) + offset, Plan::PITCH, lane, out[0][s], out[1][s]);
+        store_tiles<T>(plan.results(t) + Plan::offset(s, 0) + offset, Plan::PITCH, lane, out[s]);
 #pragma unroll
       for (int k = 0; k < Plan::SAVED; k++)
-        store_tile<T>(plan.results(t) + Plan::offset(STATES + k, 0) + offset, Plan::PITCH, lane, saved[0][k], saved[1][k]);
+        store_tiles<T>(plan.results(t) + Plan::offset(STATES + k, 0) + offset, Plan::PITCH, lane, saved[k]);
     }
     plan.sync(t + 1);
   }
@@ -262,7 +272,7 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
 #pragma unroll
   for (int block = 0; block < BLOCKS; block++)
 #pragma unroll
-    for (int j = 0; j < 2; j++)
+    for (int j = 0; j < LANE_ROWS; j++)
 #pragma unroll
       for (int s = 0; s < STATES; s++)
         if (rows.valid[j] && unit + block * 8 < args.sizes.head_dim)
@@ -274,7 +284,7 @@ __device__ __forceinline__ void fused_forward(const ForwardArguments& args) {
   using Plan = ForwardPlan<Config>;
   extern __shared__ __align__(16) char memory[];
   const int thread = threadIdx.x, group = int(args.first_group) + Plan::Exchange::group();
-  const int head = group % args.sizes.heads, first_row = group / args.sizes.heads * 8;
+  const int head = group % args.sizes.heads, first_row = group / args.sizes.heads * Plan::ROWS;
   const Plan plan{memory, args.mailbox + group * Plan::MAILBOX};
   clear_shared<Plan::SHARED_BYTES, Plan::THREADS>(memory);
   plan.gather().begin();

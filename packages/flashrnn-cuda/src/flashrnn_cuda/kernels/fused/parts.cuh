@@ -62,24 +62,32 @@ struct WarpWeights {
   }
 };
 
-// c[2 m + half] += the product of the rows 8 * half to 8 * half + 7 of tile m with the 8 rows in shared memory.
-template <class T, int TILES, int STEPS, int KEPT, int COUNT>
-__device__ __forceinline__ void multiply(float (&c)[COUNT][2], const WarpWeights<T, TILES, STEPS, KEPT>& weights,
+// c[2 m + half] += the product of the rows 8 * half to 8 * half + 7 of tile m with the rows in shared memory, 8 for every 2 of
+// LANE_ROWS.
+template <class T, int TILES, int STEPS, int KEPT, int COUNT, int LANE_ROWS>
+__device__ __forceinline__ void multiply(float (&c)[COUNT][LANE_ROWS], const WarpWeights<T, TILES, STEPS, KEPT>& weights,
                                          const char* operand, int pitch, int lane) {
   static_assert(COUNT >= 2 * TILES, "two rows of c a tile");
-  constexpr int GROUP = STEPS % 4 + KEPT % 4 == 0 ? 4 : STEPS % 2 + KEPT % 2 == 0 ? 2 : 1;  // operands in registers at a time
+  constexpr int COLUMNS = LANE_ROWS / 2;
+  // Operands in registers at a time.
+  constexpr int GROUP = COLUMNS == 1 && STEPS % 4 + KEPT % 4 == 0 ? 4 : STEPS % 2 + KEPT % 2 == 0 ? 2 : 1;
   // Sums that do not wait for each other: four calls of mma on their way hide the time that one takes.
-  constexpr int WANTED = TILES >= 4 ? 1 : TILES >= 2 ? 2 : 4, CHAINS = GROUP < WANTED ? GROUP : WANTED;
-  float sum[CHAINS][TILES][4];
+  constexpr bool UNROLLED = sizeof(T) == 2;  // float32 has no registers to spare
+  constexpr int WANTED = TILES * COLUMNS >= 4 ? 1 : TILES * COLUMNS >= 2 ? 2 : 4, AT_HAND = UNROLLED ? STEPS : GROUP;
+  constexpr int CHAINS = AT_HAND >= WANTED ? WANTED : AT_HAND >= 2 ? 2 : 1;
+  float sum[CHAINS][COLUMNS][TILES][4];
 #pragma unroll
   for (int chain = 0; chain < CHAINS; chain++)
 #pragma unroll
-    for (int m = 0; m < TILES; m++)
+    for (int n = 0; n < COLUMNS; n++)
 #pragma unroll
-      for (int i = 0; i < 4; i++) sum[chain][m][i] = chain == 0 ? c[2 * m + i / 2][i % 2] : 0.f;
+      for (int m = 0; m < TILES; m++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum[chain][n][m][i] = chain == 0 ? c[2 * m + i / 2][2 * n + i % 2] : 0.f;
   const auto group = [&](int first, auto kept) {
-    uint b[GROUP][2];
-    load_operand<GROUP>(b, operand + first * MMA_WORDS * 4, pitch, lane);
+    uint b[COLUMNS][GROUP][2];
+#pragma unroll
+    for (int n = 0; n < COLUMNS; n++) load_operand<GROUP>(b[n], operand + n * 8 * pitch + first * MMA_WORDS * 4, pitch, lane);
 #pragma unroll
     for (int i = 0; i < GROUP; i++)
 #pragma unroll
@@ -89,30 +97,34 @@ __device__ __forceinline__ void multiply(float (&c)[COUNT][2], const WarpWeights
           weights.from_registers(a, m, first + i);
         else
           weights.from_memory(a, m, first + i);
-        mma<T>(sum[i % CHAINS][m], a, b[i]);
+#pragma unroll
+        for (int n = 0; n < COLUMNS; n++) mma<T>(sum[(UNROLLED ? first + i : i) % CHAINS][n][m], a, b[n][i]);
       }
   };
 #pragma unroll
   for (int first = 0; first < KEPT; first += GROUP) group(first, Constant<true>{});
-  constexpr int AT_ONCE = sizeof(T) == 4 ? 1 : STEPS;  // float32 has no registers to spare
+  constexpr int AT_ONCE = UNROLLED ? STEPS : 1;
 #pragma unroll AT_ONCE
   for (int first = KEPT; first < STEPS; first += GROUP) group(first, Constant<false>{});
 #pragma unroll
-  for (int m = 0; m < TILES; m++)
+  for (int n = 0; n < COLUMNS; n++)
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      if constexpr (CHAINS == 4)
-        c[2 * m + i / 2][i % 2] = (sum[0][m][i] + sum[1][m][i]) + (sum[2][m][i] + sum[3][m][i]);
-      else
-        c[2 * m + i / 2][i % 2] = CHAINS == 2 ? sum[0][m][i] + sum[CHAINS - 1][m][i] : sum[0][m][i];
-    }
+    for (int m = 0; m < TILES; m++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        float& total = c[2 * m + i / 2][2 * n + i % 2];
+        if constexpr (CHAINS == 4)
+          total = (sum[0][n][m][i] + sum[1][n][m][i]) + (sum[2][n][m][i] + sum[3][n][m][i]);
+        else
+          total = CHAINS == 2 ? sum[0][n][m][i] + sum[CHAINS - 1][n][m][i] : sum[0][n][m][i];
+      }
 }
 
-// SPLIT warps that make one product together, each over one part of k; the one with part 0 leads: it gets the sum. Between two
-// sums all warps of the CTA meet.
-template <int SPLIT, int COUNT>
+// Warps that make one product together: each over one of SPLIT parts of k, where the one with part 0 leads and gets the sum; or,
+// if SPLIT is 1, each its own rows. Between two sums all warps of the CTA meet.
+template <int SPLIT, int COUNT, int LANE_ROWS>
 struct Team {
-  static constexpr int BYTES = (SPLIT - 1) * COUNT * 2 * 32 * 4;  // of shared memory
+  static constexpr int BYTES = (SPLIT - 1) * COUNT * LANE_ROWS * 32 * 4;  // of shared memory
   int index, part;
   float* memory;
 
@@ -120,43 +132,44 @@ struct Team {
       : index(index_), part(part_), memory(reinterpret_cast<float*>(memory_ + index_ * BYTES)) {}
 
   template <int SIZE>
-  __device__ __forceinline__ void add_up(float (&product)[SIZE][2], int lane) const {
+  __device__ __forceinline__ void add_up(float (&product)[SIZE][LANE_ROWS], int lane) const {
     static_assert(SIZE >= COUNT, "the sums come first");
     if constexpr (SPLIT > 1) {
-      constexpr int THREADS = 32 * SPLIT;
-      if (part == 0) {
-        asm volatile("bar.sync %0, %1;" ::"r"(1 + index), "n"(THREADS) : "memory");
+      if (part > 0)
+#pragma unroll
+        for (int q = 0; q < COUNT; q++)
+#pragma unroll
+          for (int j = 0; j < LANE_ROWS; j++) at(part, q, j, lane) = product[q][j];
+      asm volatile("bar.sync %0, %1;" ::"r"(1 + index), "n"(32 * SPLIT) : "memory");
+      if (part == 0)
 #pragma unroll
         for (int from = 1; from < SPLIT; from++)
 #pragma unroll
           for (int q = 0; q < COUNT; q++)
 #pragma unroll
-            for (int j = 0; j < 2; j++) product[q][j] += memory[(((from - 1) * COUNT + q) * 2 + j) * 32 + lane];
-      } else {
-#pragma unroll
-        for (int q = 0; q < COUNT; q++)
-#pragma unroll
-          for (int j = 0; j < 2; j++) memory[(((part - 1) * COUNT + q) * 2 + j) * 32 + lane] = product[q][j];
-        asm volatile("bar.arrive %0, %1;" ::"r"(1 + index), "n"(THREADS) : "memory");
-      }
+            for (int j = 0; j < LANE_ROWS; j++) product[q][j] += at(from, q, j, lane);
     }
+  }
+
+  __device__ __forceinline__ float& at(int from, int q, int j, int lane) const {
+    return memory[(((from - 1) * COUNT + q) * LANE_ROWS + j) * 32 + lane];
   }
 };
 
-// The two batch rows of a lane in its CTA's tile: which there are, where their padding begins, where they are reset.
-template <bool MASKED>
+// The batch rows of a lane in its CTA's tile, 2 of every 8: which there are, where their padding begins, where they are reset.
+template <bool MASKED, int LANE_ROWS>
 struct TileRows {
-  int batch[2];
-  bool valid[2];
-  int length[2];
+  int batch[LANE_ROWS];
+  bool valid[LANE_ROWS];
+  int length[LANE_ROWS];
   Masks masks;
   int time;
 
   __device__ __forceinline__ TileRows(const Masks& masks_, const Sizes& sizes, int first_row, int lane)
       : masks(masks_), time(sizes.time) {
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-      batch[j] = first_row + 2 * (lane % 4) + j;
+    for (int j = 0; j < LANE_ROWS; j++) {
+      batch[j] = first_row + j / 2 * 8 + 2 * (lane % 4) + j % 2;
       valid[j] = batch[j] < sizes.batch;
       length[j] = MASKED && valid[j] ? masks.length(batch[j], time) : time;
     }
@@ -170,12 +183,12 @@ struct TileRows {
   }
 };
 
-// The rows of ARRAYS arrays, 8 of each and ROW_BYTES long, moved in pieces of PIECE bytes between global and shared memory, step
+// The rows of ARRAYS arrays, ROWS of each and ROW_BYTES long, moved in pieces of PIECE bytes between global and shared memory, step
 // after step, by THREADS threads. Where a thread has few pieces it keeps their addresses; else it finds them anew each time.
-template <int ROW_BYTES, int PIECE, int ARRAYS, int THREADS>
+template <int ROW_BYTES, int PIECE, int ARRAYS, int ROWS, int THREADS>
 struct Pieces {
   static constexpr int PER_ROW = ROW_BYTES / PIECE;
-  static constexpr int TOTAL = ARRAYS * 8 * PER_ROW, COUNT = (TOTAL + THREADS - 1) / THREADS;
+  static constexpr int TOTAL = ARRAYS * ROWS * PER_ROW, COUNT = (TOTAL + THREADS - 1) / THREADS;
   static constexpr bool KEPT = COUNT <= 8;
   static constexpr int SLOTS = KEPT && COUNT > 0 ? COUNT : 1;
 
@@ -199,7 +212,7 @@ struct Pieces {
   __device__ __forceinline__ Place at(int i, Find find) const {
     const int index = thread + i * THREADS;
     if (index >= TOTAL) return {};
-    return find(index / (8 * PER_ROW), index / PER_ROW % 8, index % PER_ROW * PIECE);
+    return find(index / (ROWS * PER_ROW), index / PER_ROW % ROWS, index % PER_ROW * PIECE);
   }
 
   // move(global, shared) for each piece in step i.
