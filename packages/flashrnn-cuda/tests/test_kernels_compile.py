@@ -15,7 +15,7 @@ from flashrnn_cuda.compile.kernel import Compiled, Kernel
 from flashrnn_cuda.compile.nvcc import find_nvcc
 from flashrnn_cuda.compile.nvrtc import find_nvrtc
 from flashrnn_cuda.plan import Layout, Pass, plan
-from flashrnn_cuda.selection import device_of, kernels_for
+from flashrnn_cuda.selection import device_of
 
 ARCHITECTURES = ("8.0", "9.0a", "12.0a")
 DTYPES = tuple(catalogue.TYPES)
@@ -122,28 +122,3 @@ def test_one_of_each_with_ninja_and_nvcc() -> None:
     kernels += [catalogue.replay(cell, torch.bfloat16), catalogue.weight_gradient(torch.bfloat16, 16)]
     for kernel, compiled in zip(kernels, nvcc.compile_many([(kernel, target.name) for kernel in kernels])):
         assert compiled.spilled_bytes == 0 and compiled.registers > 0, kernel.name
-
-
-def test_ahead_of_time_are_the_kernels_of_a_training_run() -> None:
-    (target,) = parse("9.0a")
-    one = kernels_for(["lstm"], [64], [torch.bfloat16], ["cuda_fused"], target)
-    names = {kernel.name for kernel in one}
-    assert {"fused forward lstm bfloat16 D=64", "fused backward lstm bfloat16 D=64"} <= names
-    assert len(set(one)) == len(one)
-    more = kernels_for(["lstm", "gru"], [64, 128], [torch.bfloat16], ["cuda_fused", "cuda"], target)
-    assert set(one) < set(more)
-
-
-@pytest.mark.parametrize("save", [False, True])
-@pytest.mark.parametrize("function", CELLS)
-def test_what_a_call_asks_for_is_what_was_built(function: str, save: bool) -> None:
-    """The order in which the flags are given makes no other kernel."""
-    (target,), cell = parse("9.0a"), get_cell(function)
-    built = set(kernels_for([function], [64], [torch.bfloat16], ["cuda_fused"], target))
-    for direction, flags in (
-        ("forward", {"MASKED": False, "SAVE": save, "LIMITED": False}),
-        ("backward", {"MASKED": True, "LIMITED": False, "OUTSIDE": save}),
-    ):
-        layout = plan(Pass(direction, cell, 2, 64, 24), device_of(target))
-        assert isinstance(layout, Layout)
-        assert catalogue.fused(direction, cell, torch.bfloat16, layout, 16, **flags) in built

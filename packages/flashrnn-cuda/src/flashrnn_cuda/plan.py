@@ -6,7 +6,7 @@ time of a step, which is fed by measured figures.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Optional, Union
@@ -131,13 +131,18 @@ def plan(wanted: Pass, device: Device, exchange: Optional[str] = None, ctas: Opt
     """
     found = [x for x in layouts(wanted, device) if exchange in (None, x.exchange) and ctas in (None, x.ctas)]
     if found:
-        return min(found, key=lambda layout: waves(layout, wanted.groups, device) * layout.step_ns)
+        return fastest(found, wanted.groups, device)
     cell, D = wanted.cell, wanted.head_dim
     needed = len(cell.recurrent_gates) * D * D * wanted.item_bytes
     return (
         f"cuda_fused keeps R on the chip: head_dim {D} of {cell.name} needs {needed // 1024} KiB for R, more than fits on "
         f"{device.name} beside the rest; backend='cuda' has no such limit."
     )
+
+
+def fastest(found: Sequence[Layout], groups: int, device: Device) -> Layout:
+    """The layout that takes the least time for so many groups."""
+    return min(found, key=lambda layout: waves(layout, groups, device) * layout.step_ns)
 
 
 def layouts(wanted: Pass, device: Device) -> Iterator[Layout]:
