@@ -12,6 +12,7 @@ import torch
 from flashrnn.cells import CellSpec, get_cell
 
 from . import alternating, catalogue
+from .arguments import largest_piece
 from .compile.architectures import Architecture, best
 from .compile.kernel import Kernel
 from .device import Device
@@ -37,9 +38,6 @@ DIRECTIONS = ("forward", "backward")
 GROUPS = range(1, 1025)
 """Heads times tiles of batch rows, on which the plan depends where they are more than the device takes at once. All of them
 have to be tried: with a few the layouts that other numbers take would be missed."""
-
-PIECES = (16, 4)
-"""Bytes that rows are moved in where head_dim is even; odd ones in 16 bits need 2."""
 
 
 def device_of(architecture: Architecture) -> Device:
@@ -71,25 +69,14 @@ def kernels_for(
         cell = get_cell(function)
         found[catalogue.replay(cell, dtype)] = None
         found[catalogue.sums()] = None
-        for piece in pieces(head_dims, dtype):
-            found[catalogue.weight_gradient(dtype, piece)] = None
+        for head_dim in head_dims:
+            found[catalogue.weight_gradient(dtype, largest_piece(head_dim * dtype.itemsize))] = None
         if "cuda" in backends:
             found.update(dict.fromkeys(alternating_kernels(cell, dtype)))
         if "cuda_fused" in backends:
             for head_dim, device in product(head_dims, devices):
                 found.update(dict.fromkeys(fused_kernels(cell, dtype, head_dim, device)))
     return list(found)
-
-
-def pieces(head_dims: Sequence[int], dtype: torch.dtype) -> list[int]:
-    """Bytes that rows of these lengths can be moved in."""
-    found = {largest_piece(head_dim, dtype) for head_dim in head_dims}
-    return sorted(found, reverse=True)
-
-
-def largest_piece(head_dim: int, dtype: torch.dtype) -> int:
-    """Bytes that contiguous rows of this length can be moved in."""
-    return next((piece for piece in PIECES if head_dim * dtype.itemsize % piece == 0), 2)
 
 
 def left_out(
@@ -115,7 +102,7 @@ def layouts_of(
 
 def fused_kernels(cell: CellSpec, dtype: torch.dtype, head_dim: int, device: Device) -> Iterator[Kernel]:
     """Those of cuda_fused."""
-    piece = largest_piece(head_dim, dtype)
+    piece = largest_piece(head_dim * dtype.itemsize)
     for direction in DIRECTIONS:
         name = "SAVE" if direction == "forward" else "OUTSIDE"
         for layout in layouts_of(direction, cell, dtype, head_dim, device):

@@ -48,6 +48,12 @@ class Architecture:
         major, minor = self.capability
         return f"sm_{major}{minor}" + ("a" if self.specific else "")
 
+    @property
+    def entry(self) -> str:
+        """As TORCH_CUDA_ARCH_LIST has it: 8.0, 9.0a."""
+        major, minor = self.capability
+        return f"{major}.{minor}" + ("a" if self.specific else "")
+
     def serves(self, device: Capability) -> bool:
         """Whether a cubin for it runs on the device: the same major version, not newer; a specific one on its own only."""
         if self.specific:
