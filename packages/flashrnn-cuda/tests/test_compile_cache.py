@@ -89,7 +89,11 @@ def test_where_entries_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert cache.wanted_folder() == tmp_path / ".cache" / "flashrnn"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cache.wanted_folder() == tmp_path / "xdg" / "flashrnn"
-    monkeypatch.setenv(cache.VARIABLE, "~/mine")
+    for chosen, folder in (("~/mine", tmp_path / "mine"), ("~", tmp_path), ("", tmp_path / "xdg" / "flashrnn")):
+        monkeypatch.setenv(cache.VARIABLE, chosen)
+        assert cache.wanted_folder() == folder
+    monkeypatch.setenv(cache.VARIABLE, "mine")
+    monkeypatch.chdir(tmp_path)
     assert cache.wanted_folder() == tmp_path / "mine"
 
 
