@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Optional
@@ -108,6 +109,18 @@ def test_what_variables_and_the_cache_say_is_the_reason(
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache").chmod(0o777)
     assert "can be written by other users" in backend.why_not(problem())
+
+
+def test_sizes_that_build_nothing() -> None:
+    """As long as the GPU takes all at a time; and but for tiles of 8, 16 and 32 batch rows in the backend cuda."""
+
+    def kernels(module: Any, batch_size: int, sequence_size: int, num_heads: int) -> set[Kernel]:
+        sizes = {"batch_size": batch_size, "sequence_size": sequence_size, "num_heads": num_heads}
+        return set(module.kernels(replace(problem(), **sizes)))
+
+    for module, batch_sizes in ((fused, (1, 8, 9, 64)), (alternating, (17, 64, 300))):
+        found = [kernels(module, B, T, NH) for B, T, NH in product(batch_sizes, (1, 3, 5000), (1, 3, 12))]
+        assert all(x == found[0] for x in found)
 
 
 # ------------------------------------------------------------------------------------- a call, what is said, what is built

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -97,6 +98,12 @@ def test_cuda_fused_compiles_for_other_sizes(function: str) -> None:
     check(kernels, target)
 
 
+def test_what_is_planned_for_newer_gpus_compiles_for_8_0() -> None:
+    """Code for 8.0 runs on a GPU of 8.9, which has less shared memory."""
+    (target, newer), cell = parse("8.0;8.9"), get_cell("lstm")
+    check(fused(cell, torch.float32, newer, 64, plain=False), target)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("function", CELLS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -114,11 +121,24 @@ def test_the_gradient_of_R_compiles(architecture: str) -> None:
     check([*kernels, catalogue.sums()], target)
 
 
+def test_a_kernel_takes_seconds() -> None:
+    """In time of a CPU: first use is to take at most 5 s."""
+    (target,), compiler = parse("9.0a"), find_nvrtc()
+    assert compiler is not None
+    for kernel in fused(get_cell("slstm"), torch.bfloat16, target, 128, plain=False):
+        start = time.process_time()
+        compiler.compile(kernel, target.name, "--no-cache")
+        assert time.process_time() - start < 5, kernel.name
+
+
 def test_one_of_each_with_ninja_and_nvcc() -> None:
     nvcc, target, cell = find_nvcc(), parse("9.0a")[0], get_cell("lstm")
     if nvcc is None:
         pytest.skip("no nvcc on this machine")
-    kernels = [*fused(cell, torch.bfloat16, target, 64, False), *alternated(cell, torch.bfloat16, 16)]
-    kernels += [catalogue.replay(cell, torch.bfloat16), catalogue.weight_gradient(torch.bfloat16, 16)]
+    exchanges = ("local", "cluster", "grid")
+    kernels = [x for exchange in exchanges for x in fused(cell, torch.bfloat16, target, 64, False, exchange)]
+    kernels += [*alternated(cell, torch.bfloat16, 16), catalogue.replay(cell, torch.bfloat16)]
+    kernels += [catalogue.weight_gradient(torch.bfloat16, 16), catalogue.sums()]
+    assert len(kernels) == 11
     for kernel, compiled in zip(kernels, nvcc.compile_many([(kernel, target.name) for kernel in kernels])):
         assert compiled.spilled_bytes == 0 and compiled.registers > 0, kernel.name
