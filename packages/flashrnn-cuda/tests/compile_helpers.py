@@ -47,7 +47,6 @@ def start_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (kernels / "value.cuh").write_text(HEADER)
     monkeypatch.setattr(sources, "KERNELS", kernels)
     monkeypatch.setattr(cache, "PREBUILT", tmp_path / "prebuilt")
-    monkeypatch.setattr(compiler, "PREBUILT", tmp_path / "prebuilt")
     forget()
     return folder
 

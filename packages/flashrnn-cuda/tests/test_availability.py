@@ -78,13 +78,6 @@ def test_in_float64(backend: Any) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
-    monkeypatch.setattr(availability, "why_no_compiler", lambda: "No CUDA compiler was found: pip install ...")
-    assert "pip install" in backend.why_not(problem())
-
-
-@pytest.mark.usefixtures("gpu")
 def test_a_head_too_large_for_the_chip_names_the_other_backend() -> None:
     reason = CUDA_FUSED.why_not(problem(head_dim=4096))
     assert reason is not None and "head_dim 4096" in reason and "backend='cuda'" in reason

@@ -19,7 +19,7 @@ def set_list(monkeypatch: pytest.MonkeyPatch, text: Optional[str]) -> None:
         monkeypatch.setenv(VARIABLE, text)
 
 
-@pytest.mark.parametrize("text", [None, "", " ; ", "native"])
+@pytest.mark.parametrize("text", [None, "", " ; ", "\n", "native", " native;"])
 @pytest.mark.parametrize(
     ("device", "name"),
     [
@@ -46,6 +46,7 @@ def test_without_a_list_it_is_the_devices_own(
         ("8.0;8.6;9.0", ["sm_80", "sm_86", "sm_90"]),
         ("8.0 8.6  9.0a", ["sm_80", "sm_86", "sm_90a"]),
         (" 9.0a; 8.0 ;", ["sm_90a", "sm_80"]),
+        ("\t8.0\n;;9.0;\n", ["sm_80", "sm_90"]),
         ("9.0;9.0+PTX;9.0", ["sm_90"]),
         ("7.5;8.0", ["sm_80"]),
         ("12.0a+PTX", ["sm_120a"]),
@@ -57,14 +58,29 @@ def test_without_a_list_it_is_the_devices_own(
 )
 def test_a_list_is_read_as_torch_reads_it(monkeypatch: pytest.MonkeyPatch, text: str, names: list[str]) -> None:
     set_list(monkeypatch, text)
-    assert [entry.name for entry in architectures()] == names
+    assert [entry.name for entry in architectures(None, [])] == names
     set_list(monkeypatch, "10.0")
-    assert [entry.name for entry in architectures(text)] == names
+    assert [entry.name for entry in architectures(text, [(12, 0)])] == names
 
 
-def test_without_a_list_two_are_built_ahead_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_list(monkeypatch, None)
-    assert [entry.name for entry in architectures()] == ["sm_80", "sm_90a"]
+@pytest.mark.parametrize("text", [None, "native"])
+@pytest.mark.parametrize(
+    ("here", "names"),
+    [
+        ([], ["sm_80", "sm_90a"]),
+        ([(8, 6)], ["sm_86"]),
+        ([(9, 0), (9, 0), (8, 0)], ["sm_90a", "sm_80"]),
+        ([(7, 5)], ["sm_80", "sm_90a"]),
+    ],
+)
+def test_without_a_list_it_is_built_for_the_gpus_that_are_there(
+    monkeypatch: pytest.MonkeyPatch, text: Optional[str], here: list[Capability], names: list[str]
+) -> None:
+    set_list(monkeypatch, text)
+    found = architectures(None, here)
+    assert [entry.name for entry in found] == names == [entry.name for entry in architectures("native", here)]
+    for device in here:
+        assert device < (8, 0) or architecture_for(device) in found
 
 
 @pytest.mark.parametrize(
@@ -116,13 +132,13 @@ def test_a_device_that_is_left_out_is_refused(
 @pytest.mark.parametrize("text", ["7.5", "Turing", "Volta;7.5+PTX"])
 def test_a_list_of_old_ones_only_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     set_list(monkeypatch, text)
-    for call in (architectures, lambda: architecture_for((9, 0))):
+    for call in (lambda: architectures(None, []), lambda: architecture_for((9, 0))):
         with pytest.raises(BackendUnavailable, match=r"Entries below 8\.0 are ignored") as caught:
             call()
         assert repr(text) in str(caught.value)
 
 
-@pytest.mark.parametrize("word", ["sm_90", "9", "90", "9.0b", "9.0+ptx", "10.0f", "Hoper", "8.0,9.0"])
+@pytest.mark.parametrize("word", ["sm_90", "9", "90", "9.0b", "9.0A", "9.0+ptx", "10.0f", "Hoper", "hopper", "8.0,9.0"])
 def test_what_is_no_architecture_is_an_error(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
     set_list(monkeypatch, f"8.0;{word}")
     with pytest.raises(ConfigError) as caught:

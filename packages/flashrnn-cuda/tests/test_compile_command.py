@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from compile_helpers import BROKEN, TINY, Counting, entry_files, needs_nvrtc, start_cold, use
+from compile_helpers import BROKEN, TINY, Counting, entry_files, load, needs_nvrtc, start_cold, use
 from flashrnn_cuda import __main__ as command
 from flashrnn_cuda.compile import Kernel, cache
+from flashrnn_cuda.device import Device
 
 OTHER = Kernel("other", "fill", TINY.text + "\n")
 
@@ -48,10 +49,10 @@ def test_build_asks_for_what_is_named(
     use(counting, monkeypatch)
     words = "build --function lstm gru --head-dim 64 128 --dtype bfloat16 float32 --backend cuda_fused --arch 8.0;9.0a"
     assert run(monkeypatch, *words.split(), "--output", str(tmp_path / "out")) == 0
-    for question, name in zip(asked, ("sm_80", "sm_90a")):
-        *what, architecture = question
+    for question, name in zip(asked, ("A100", "H200")):
+        *what, devices = question
         assert what == [["lstm", "gru"], [64, 128], [torch.bfloat16, torch.float32], ["cuda_fused"]]
-        assert architecture.name == name
+        assert devices[0].name == name
     assert len(asked) == 2 and len(counting.jobs) == 4 and len(entry_files(tmp_path / "out")) == 4
     output = capsys.readouterr().out
     assert "4 kernels" in output and str(tmp_path / "out") in output
@@ -77,7 +78,23 @@ def test_an_error_is_a_line_and_a_status(
     assert "cannot compile broken bfloat16 D=64 for sm_80" in capsys.readouterr().err
     assert len(entry_files(cache.wanted_folder())) == 1
     assert run(monkeypatch, "build", "--head-dim", "64", "--arch", "sm_80") == 1
-    assert "TORCH_CUDA_ARCH_LIST: expected a list such as" in capsys.readouterr().err
+    assert "error: --arch: expected a list such as" in capsys.readouterr().err
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "sm_80")
+    assert run(monkeypatch, "build", "--head-dim", "64") == 1
+    assert "error: TORCH_CUDA_ARCH_LIST: expected a list such as" in capsys.readouterr().err
+
+
+def test_without_a_list_it_is_for_the_gpu_that_is_there(
+    asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = Device("RTX 3060", (8, 6), 28, 99 * 1024)
+    monkeypatch.setattr(command, "devices_here", lambda: [here])
+    use(Counting(), monkeypatch)
+    assert run(monkeypatch, "build", "--head-dim", "64") == 0
+    ((*_, devices),) = asked
+    assert here in devices and "for sm_86 in" in capsys.readouterr().out
+    load(TINY, (8, 6))
+    assert capsys.readouterr().err == ""  # nothing is compiled now
 
 
 @pytest.mark.usefixtures("asked")

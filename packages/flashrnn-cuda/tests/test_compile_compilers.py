@@ -93,7 +93,7 @@ def test_awkward_include_paths_reach_the_compiler(
     mine = tmp_path / AWKWARD
     mine.mkdir()
     (mine / "mine.cuh").write_text("constexpr int MINE = 1;\n")
-    monkeypatch.setenv(sources.VARIABLE, f"/nowhere:{mine}")
+    monkeypatch.setenv(sources.VARIABLE, f"/nowhere:{tmp_path / 'kernels' / 'value.cuh'}:{mine}")  # what is no folder first
     assert is_cubin(
         found.compile(Kernel("mine", "fill", f'#include "mine.cuh"\nstatic_assert(MINE == 1, "");\n{TEXT}'), "sm_80").cubin
     )

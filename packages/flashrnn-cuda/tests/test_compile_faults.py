@@ -68,12 +68,23 @@ def test_a_home_that_is_read_only(tmp_path: Path, counting: Counting, monkeypatc
     load_with_one_warning(counting, str(tmp_path / "home" / ".cache" / "flashrnn"), os.strerror(errno.EROFS))
 
 
-def test_no_home_at_all(counting: Counting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(cache.VARIABLE)
+@pytest.mark.parametrize("chosen", ["", "~/flashrnn", "~nobody/flashrnn"])
+def test_no_home_at_all(counting: Counting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chosen: str) -> None:
+    monkeypatch.setenv(cache.VARIABLE, chosen)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     monkeypatch.chdir(tmp_path)
     load_with_one_warning(counting, "flashrnn")
-    assert not (tmp_path / "~").exists()
+    assert not list(tmp_path.glob("~*"))
+
+
+def test_a_folder_without_permission(folder: Path, counting: Counting) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    folder.parent.chmod(0o500)
+    try:
+        load_with_one_warning(counting, str(folder), os.strerror(errno.EACCES))
+    finally:
+        folder.parent.chmod(0o700)
 
 
 @pytest.mark.parametrize("at", ["write", "replace"])
@@ -136,7 +147,9 @@ def test_a_folder_of_another_user_is_refused(folder: Path, counting: Counting, m
     folder.mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     real = os.stat(folder)
-    load()  # root's is as good as one's own
+    for owner in (4711, 0):  # root's is as good as one's own
+        monkeypatch.setattr(Path, "stat", lambda *_, owner=owner, **__: os.stat_result((*real[:4], owner, *real[5:])))
+        load()
     monkeypatch.setattr(Path, "stat", lambda *_, **__: os.stat_result((*real[:4], 4712, *real[5:])))
     with pytest.raises(CacheError, match="belongs to another user, uid 4712"):
         load()

@@ -39,6 +39,12 @@ def test_the_users_folders_are_searched_first(tmp_path: Path, monkeypatch: pytes
     assert sources.include_paths() == ["/opt/b", "/opt/a b;c", str(tmp_path / "kernels")]
 
 
+def test_a_home_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    extra(monkeypatch, "~/a", "/b", "~")
+    assert sources.include_paths()[:3] == [str(tmp_path / "a"), "/b", str(tmp_path)]
+
+
 def test_a_relative_folder_is_one_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     extra(monkeypatch, "mine")
@@ -99,8 +105,9 @@ def test_the_order_of_the_users_folders_counts(tmp_path: Path, monkeypatch: pyte
     assert fingerprint() != before
 
 
-def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    extra(monkeypatch, tmp_path / "nowhere")
+@pytest.mark.parametrize("name", ["nowhere", "kernels/value.cuh"])
+def test_what_is_no_folder_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    extra(monkeypatch, tmp_path / name)
     assert len(fingerprint()) == 64
 
 

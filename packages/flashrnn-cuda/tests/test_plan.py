@@ -9,7 +9,8 @@ from flashrnn_cuda.device import Device
 from flashrnn_cuda.plan import Layout, Pass, layouts, plan
 from flashrnn_cuda.selection import DEVICES
 
-BY_NAME = {device.name: device for device in DEVICES}
+H100 = Device("H100 PCIe", (9, 0), 114, 227 * 1024)
+BY_NAME = {device.name: device for device in (*DEVICES, H100)}
 DIRECTIONS = ("forward", "backward")
 
 
@@ -22,6 +23,7 @@ def passes(function: str, item_bytes: int, head_dim: int, groups: int = 24) -> l
     [
         *(("H200", function, 2, 128) for function in CELLS),
         *(("H200", function, 4, 64) for function in CELLS),
+        *(("H100 PCIe", function, 2, 128) for function in CELLS),
         *(("B200", function, 2, 128) for function in CELLS),
         *(("A100", function, 2, 112) for function in CELLS),
         *(("A100", function, 4, 64) for function in CELLS),
@@ -40,6 +42,7 @@ def test_fits_one_sm(device: str, function: str, item_bytes: int, head_dim: int)
     [
         *(("H200", function, 2, 512) for function in CELLS),
         *(("H200", function, 4, 256) for function in CELLS),
+        *(("H100 PCIe", function, 2, 512) for function in CELLS),
         *(("B200", function, 2, 512) for function in CELLS),
         *(("RTX 5090", function, 2, 128) for function in CELLS),
     ],
@@ -63,7 +66,7 @@ def test_an_older_device_has_no_clusters() -> None:
     assert found == {"local", "grid"}
 
 
-@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
+@pytest.mark.parametrize("device", BY_NAME.values(), ids=lambda device: device.name)
 @pytest.mark.parametrize("item_bytes", [2, 4])
 @pytest.mark.parametrize("function", CELLS)
 def test_keeps_within_the_device(function: str, item_bytes: int, device: Device) -> None:

@@ -100,6 +100,19 @@ def test_the_interpreter_runs_what_names_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert explain(2, 3, 1, 8, "lstm", device="cpu").backend == "vanilla_fwbw"
 
 
+@pytest.mark.parametrize("value", ["true", "True", "on", "yes"])
+def test_what_versions_of_triton_read_differently_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", value)
+    assert reason() == f"TRITON_INTERPRET: expected 1, on which all versions of Triton agree, got {value!r}."
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("value", ["", "0", "false"])
+def test_without_the_interpreter(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", value)
+    assert TRITON_FUSED.why_not(problem()) is None
+
+
 def test_every_cell_is_there() -> None:
     assert set(availability.FUNCTIONS) == set(READS) == set(CELLS) == set(FUNCTIONS)
 

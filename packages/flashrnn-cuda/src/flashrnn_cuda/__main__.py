@@ -16,7 +16,8 @@ from flashrnn.errors import FlashRNNError
 from .catalogue import TYPES
 from .compile import build, cache
 from .compile.architectures import architectures
-from .selection import kernels_for, left_out
+from .device import devices_here
+from .selection import devices_for, kernels_for, left_out
 
 EXAMPLE = "example: python -m flashrnn_cuda build --function lstm gru --head-dim 64 128 --dtype bfloat16"
 
@@ -41,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     building.add_argument("--head-dim", nargs="+", type=positive, required=True, metavar="D")
     building.add_argument("--dtype", nargs="+", choices=dtypes, default=["bfloat16"], metavar="DTYPE")
     building.add_argument("--backend", nargs="+", choices=["cuda_fused", "cuda"], default=["cuda_fused", "cuda"])
-    building.add_argument("--arch", help='as TORCH_CUDA_ARCH_LIST, e.g. "8.0;9.0a"', metavar="LIST")
+    building.add_argument("--arch", help='instead of TORCH_CUDA_ARCH_LIST, e.g. "8.0;9.0a"', metavar="LIST")
     building.add_argument("--output", type=Path, help="a folder instead of the cache, to ship as flashrnn_cuda/prebuilt")
     building.set_defaults(run=run_build)
     cleaning = commands.add_parser("clean", help="empty the cache")
@@ -59,13 +60,15 @@ def positive(text: str) -> int:
 
 def run_build(options: argparse.Namespace) -> int:
     """Compile."""
-    targets = architectures(options.arch)
-    dtypes = [DTYPES[name] for name in options.dtype]
-    jobs = {target: kernels_for(options.function, options.head_dim, dtypes, options.backend, target) for target in targets}
+    here = devices_here()
+    targets = architectures(options.arch, [device.capability for device in here])
+    what = (options.function, options.head_dim, [DTYPES[name] for name in options.dtype])
+    devices = {target: devices_for(target, targets, here) for target in targets}
+    jobs = {target: kernels_for(*what, options.backend, devices[target]) for target in targets}
     total = sum(map(len, jobs.values()))
     if "cuda_fused" in options.backend:
         for target in targets:
-            for reason in left_out(options.function, options.head_dim, dtypes, target):
+            for reason in left_out(*what, devices[target]):
                 print(f"{target.name}: {reason}", file=sys.stderr)
     with progress_bar(total) as bar:
         compiled = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional
 
@@ -13,7 +14,8 @@ from flashrnn.cells import CellSpec
 from flashrnn.problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
 
 from . import arguments as pack
-from .availability import why_not_cuda
+from . import gradients, recompute
+from .availability import why_not_built, why_not_cuda
 from .catalogue import alternating
 from .compile.kernel import Kernel
 from .device import device, index_of
@@ -57,8 +59,8 @@ class Cuda(Backend):
     interface_version = 1
 
     def why_not(self, problem: Problem) -> Optional[str]:
-        """The device, the dtype or the function."""
-        return why_not_cuda(self.name, problem)
+        """The device, the dtype, the function, or a kernel that cannot be compiled here."""
+        return why_not_cuda(self.name, problem) or why_not_built(self.name, problem, kernels(problem))
 
     def forward(self, problem: Problem, inputs: Inputs, outputs: Outputs) -> None:
         """One launch; see kernels/alternating/forward.cuh."""
@@ -66,8 +68,7 @@ class Cuda(Backend):
         R = chunked_rows(inputs.R)
         h = handed_rows(problem, R)
         carried, arrivals = scratch(problem, cut)
-        flags = {"MASKED": is_masked(problem), "SAVE": outputs.saved is not None}
-        kernel = alternating("forward", problem.cell, problem.dtype, cut.blocks, cut.columns, **flags)
+        kernel = forward_kernel(problem, cut)
         arguments = pack.ALTERNATING_FORWARD.pack(
             *pack.forward_loop(problem, R, inputs, outputs),
             *pack.arrays(inputs.Wx, pack.INPUT),
@@ -89,7 +90,7 @@ class Cuda(Backend):
         R = chunked_rows(turned(inputs.R))
         handed = handed_rows(problem, R)
         carried, arrivals = scratch(problem, cut)
-        kernel = alternating("backward", cell, problem.dtype, cut.blocks, cut.columns, MASKED=is_masked(problem))
+        kernel = backward_kernel(problem, cut)
         d_input, d_others = d_gates.arrays()
         arguments = pack.ALTERNATING_BACKWARD.pack(
             *pack.backward_loop(problem, R, inputs, grads, into),
@@ -105,6 +106,26 @@ class Cuda(Backend):
         if into.b is not None:
             fill_bias_gradient(into.b, d_gates)
         fill_weight_and_bias_gradients(problem, into, d_gates, inputs, outputs.states, d_bias=None)
+
+
+def kernels(problem: Problem) -> Iterator[Kernel]:
+    """Those that a call may ask for."""
+    yield forward_kernel(problem, tile("forward", problem.cell, problem.batch_size))
+    if problem.requires_grad:
+        yield backward_kernel(problem, tile("backward", problem.cell, problem.batch_size))
+        yield from gradients.kernels(problem)
+        yield from recompute.kernels(problem)
+
+
+def forward_kernel(problem: Problem, cut: Tile) -> Kernel:
+    """The kernel of the forward pass."""
+    flags = {"MASKED": is_masked(problem), "SAVE": problem.saves_activations}
+    return alternating("forward", problem.cell, problem.dtype, cut.blocks, cut.columns, **flags)
+
+
+def backward_kernel(problem: Problem, cut: Tile) -> Kernel:
+    """The kernel of the backward pass."""
+    return alternating("backward", problem.cell, problem.dtype, cut.blocks, cut.columns, MASKED=is_masked(problem))
 
 
 def is_masked(problem: Problem) -> bool:

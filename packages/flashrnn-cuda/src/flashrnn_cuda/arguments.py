@@ -126,4 +126,9 @@ def piece_bytes(problem: Problem, *some: Integers) -> int:
     bits = problem.head_dim * problem.dtype.itemsize  # of all addresses and distances: the lowest one set bounds the piece
     for address, array, batch, time, head in some:
         bits |= address | array | batch | time | head
-    return 16 if bits % 16 == 0 else 4 if bits % 4 == 0 else 2
+    return largest_piece(bits)
+
+
+def largest_piece(row_bytes: int) -> int:
+    """In how large pieces rows can be moved that are so long, one after the other in memory."""
+    return 16 if row_bytes % 16 == 0 else 4 if row_bytes % 4 == 0 else 2

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Optional
 
 import torch
 
-from flashrnn.errors import FlashRNNError
+from flashrnn.errors import BackendUnavailable, FlashRNNError
 from flashrnn.problem import Problem
 
-from .catalogue import TYPES, has_cell
+from .catalogue import TYPES, has_cell, name_of
+from .compile import load_cubin
 from .compile.architectures import OLDEST, architecture_for
-from .compile.compiler import why_not as why_no_compiler
+from .compile.compiler import can_compile
+from .compile.kernel import Kernel
 from .device import device, index_of
 
 
 def why_not_cuda(backend: str, problem: Problem) -> Optional[str]:
-    """None if this machine can run CUDA kernels for the problem."""
+    """None if this machine has a GPU for CUDA kernels that solve the problem."""
     if problem.device.type != "cuda":
         return f"{backend} computes on NVIDIA GPUs, the tensors are on {problem.device.type!r}: move them with x.to('cuda')."
     if torch.version.hip is not None:
@@ -25,7 +28,7 @@ def why_not_cuda(backend: str, problem: Problem) -> Optional[str]:
         return f"{backend} computes in float32, float16 or bfloat16, not in {problem.dtype}; backend='vanilla' does."
     if not has_cell(problem.config.function):
         return f"{backend} has no CUDA code for function {problem.config.function!r}; backend='vanilla_fwbw' computes it."
-    return why_no_device(backend, problem.device) or why_no_compiler()
+    return why_no_device(backend, problem.device)
 
 
 def why_no_device(backend: str, asked: torch.device) -> Optional[str]:
@@ -42,5 +45,21 @@ def why_no_device(backend: str, asked: torch.device) -> Optional[str]:
     try:
         architecture_for(found.capability)
     except FlashRNNError as error:  # what TORCH_CUDA_ARCH_LIST says
+        return str(error)
+    return None
+
+
+def why_not_built(backend: str, problem: Problem, kernels: Iterable[Kernel]) -> Optional[str]:
+    """None if kernels can be compiled here, or all of these were built before."""
+    try:
+        if not can_compile():
+            capability = device(index_of(problem.device)).capability
+            for kernel in kernels:
+                load_cubin(kernel, capability)
+    except BackendUnavailable as error:
+        what = f"--function {problem.config.function} --head-dim {problem.head_dim} --dtype {name_of(problem.dtype)}"
+        where = f"--backend {backend} --arch {architecture_for(capability).entry} --output FOLDER"
+        return f"{str(error).rstrip('.')}; where there is one, `python -m flashrnn_cuda build {what} {where}` builds it."
+    except FlashRNNError as error:  # what variables or the cache folder say
         return str(error)
     return None

@@ -51,6 +51,14 @@ def device(index: int) -> Device:
     )
 
 
+def devices_here() -> list[Device]:
+    """The GPUs of this machine; none where there is no driver."""
+    try:
+        return [device(index) for index in range(torch.cuda.device_count())]
+    except (OSError, driver.DriverError):
+        return []
+
+
 def index_of(device: torch.device) -> int:
     """Which one a CUDA device is; without an index it is the current one."""
     return torch.cuda.current_device() if device.index is None else device.index

@@ -1,6 +1,7 @@
 """The few functions of the CUDA driver that load and launch kernels, through ctypes.
 
-torch owns contexts, streams and memory; a kernel is loaded into the context that torch uses and launched on its streams.
+torch owns contexts, streams and memory; a kernel is loaded into the context that torch uses, the primary one of a device,
+and launched on its streams.
 A binding package would do, but none serves every supported Python (3.9) and costs as little a launch.
 """
 
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_void_p
 from enum import IntEnum
 from functools import cache
@@ -32,7 +35,8 @@ class Attribute(IntEnum):
 
 MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER_SIZE = 8, 14  # CUfunction_attribute
 PORTABLE_CLUSTER_SIZE = 8
-INVALID_CONTEXT = 201  # CUresult
+INVALID_CONTEXT, INVALID_HANDLE = 201, 400  # CUresult
+RELAXED = 2  # CUstreamCaptureMode
 
 SIGNATURES = {
     "cuInit": [c_uint],
@@ -43,6 +47,9 @@ SIGNATURES = {
     "cuDevicePrimaryCtxRetain": [POINTER(c_void_p), c_int],
     "cuCtxGetCurrent": [POINTER(c_void_p)],
     "cuCtxSetCurrent": [c_void_p],
+    "cuCtxPushCurrent_v2": [c_void_p],
+    "cuCtxPopCurrent_v2": [POINTER(c_void_p)],
+    "cuThreadExchangeStreamCaptureMode": [POINTER(c_int)],
     "cuModuleLoadData": [POINTER(c_void_p), c_char_p],
     "cuModuleGetFunction": [POINTER(c_void_p), c_void_p, c_char_p],
     "cuFuncSetAttribute": [c_void_p, c_int, c_int],
@@ -110,14 +117,14 @@ class Function:
         self.index, self.shared_bytes = index, shared_bytes
         self.start, self.start_cooperative = library().cuLaunchKernel, library().cuLaunchCooperativeKernel
         self.residents: dict[int, int] = {}
-        make_current(index)
         self.module, self.handle = c_void_p(), c_void_p()
-        check(library().cuModuleLoadData(byref(self.module), cubin))
-        check(library().cuModuleGetFunction(byref(self.handle), self.module, entry.encode()))
-        if shared_bytes:
-            check(library().cuFuncSetAttribute(self.handle, MAX_DYNAMIC_SHARED_BYTES, shared_bytes))
-        if cluster > PORTABLE_CLUSTER_SIZE:
-            check(library().cuFuncSetAttribute(self.handle, NON_PORTABLE_CLUSTER_SIZE, 1))
+        with torchs_context(index):
+            check(library().cuModuleLoadData(byref(self.module), cubin))
+            check(library().cuModuleGetFunction(byref(self.handle), self.module, entry.encode()))
+            if shared_bytes:
+                check(library().cuFuncSetAttribute(self.handle, MAX_DYNAMIC_SHARED_BYTES, shared_bytes))
+            if cluster > PORTABLE_CLUSTER_SIZE:
+                check(library().cuFuncSetAttribute(self.handle, NON_PORTABLE_CLUSTER_SIZE, 1))
 
     def launch(self, grid: tuple[int, ...], threads: int, arguments: bytes, cooperative: bool = False) -> None:
         """Launch a grid of CTAs of `threads` on torch's current stream of the device; the arguments are passed by value."""
@@ -126,8 +133,8 @@ class Function:
         values = byref(c_char_p(arguments))
         given = (self.handle, *(*grid, 1, 1)[:3], threads, 1, 1, self.shared_bytes, stream, values, *extra)
         status = start(*given)
-        if status == INVALID_CONTEXT:  # this thread has not used the device yet
-            make_current(self.index)
+        if status in (INVALID_CONTEXT, INVALID_HANDLE):
+            ensure_context(self.index)
             status = start(*given)
         check(status)
 
@@ -135,16 +142,50 @@ class Function:
         """How many CTAs of `threads` one SM holds at a time."""
         if threads not in self.residents:
             count, find = c_int(), library().cuOccupancyMaxActiveBlocksPerMultiprocessor
-            make_current(self.index)
-            check(find(byref(count), self.handle, threads, self.shared_bytes))
+            with torchs_context(self.index):
+                check(find(byref(count), self.handle, threads, self.shared_bytes))
             self.residents[threads] = count.value
         return self.residents[threads]
 
 
-def make_current(index: int) -> None:
-    """Make the context torch uses on that device current, where this thread has none yet."""
+@cache
+def primary_context(index: int) -> int:
+    """The context that torch uses on a device; it is kept for as long as the process lives."""
     context = c_void_p()
-    check(library().cuCtxGetCurrent(byref(context)))
-    if not context.value:
-        check(library().cuDevicePrimaryCtxRetain(byref(context), device(index)))
-        check(library().cuCtxSetCurrent(context))
+    check(library().cuDevicePrimaryCtxRetain(byref(context), device(index)))
+    return context.value or 0
+
+
+@contextmanager
+def torchs_context(index: int) -> Iterator[None]:
+    """Load there, whatever is current on this thread, and even while a graph is captured: nothing of it enters the graph."""
+    mode, popped = c_int(RELAXED), c_void_p()
+    check(library().cuThreadExchangeStreamCaptureMode(byref(mode)))
+    try:
+        check(library().cuCtxPushCurrent_v2(primary_context(index)))
+        try:
+            yield
+        finally:
+            check(library().cuCtxPopCurrent_v2(byref(popped)))
+    finally:
+        check(library().cuThreadExchangeStreamCaptureMode(byref(mode)))
+
+
+def ensure_context(index: int) -> None:
+    """After a launch was refused: make torch's context current where this thread has none yet.
+
+    One that another library made is left alone, since torch's own kernels run in it too, not ordered with those launched in
+    torch's own context.
+
+    Raises:
+        DriverError: another context is current.
+    """
+    current = c_void_p()
+    check(library().cuCtxGetCurrent(byref(current)))
+    if not current.value:
+        check(library().cuCtxSetCurrent(primary_context(index)))
+    elif current.value != primary_context(index):
+        raise DriverError(
+            f"Another library has made a CUDA context of its own current on this thread, PyTorch uses the primary one of "
+            f"cuda:{index}: pop that context before the call, or let the library use the primary one too."
+        )

@@ -15,7 +15,8 @@ from flashrnn.config import FlashRNNConfig
 from flashrnn.problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
 
 from . import arguments as pack
-from .availability import why_not_cuda
+from . import gradients, recompute
+from .availability import why_not_built, why_not_cuda
 from .catalogue import fused
 from .compile.kernel import Kernel
 from .device import device, index_of
@@ -65,20 +66,19 @@ class CudaFused(Backend):
     interface_version = 1
 
     def why_not(self, problem: Problem) -> Optional[str]:
-        """The device, the dtype, the function, or an R too large for the chip."""
+        """The device, the dtype, the function, an R too large for the chip, or a kernel that cannot be compiled here."""
         reason = why_not_cuda(self.name, problem)
         if reason is not None:
             return reason
-        for direction in ("forward", "backward") if problem.requires_grad else ("forward",):
+        for direction in directions(problem):
             layout = layout_of(problem, direction)
             if isinstance(layout, str):
                 return layout
-        return None
+        return why_not_built(self.name, problem, kernels(problem))
 
     def how(self, problem: Problem) -> str:
         """The layouts, and the expected times of all steps."""
-        directions = ("forward", "backward") if problem.requires_grad else ("forward",)
-        return "; ".join(f"{direction} {self._how(problem, direction)}" for direction in directions)
+        return "; ".join(f"{direction} {self._how(problem, direction)}" for direction in directions(problem))
 
     @staticmethod
     def _how(problem: Problem, direction: str) -> str:
@@ -131,6 +131,22 @@ class CudaFused(Backend):
         kernel = kernel_of(problem, "backward", layout, piece, grads.states is not None)
         launch(problem, kernel, layout, arguments)
         fill_weight_and_bias_gradients(problem, into, d_gates, inputs, outputs.states, d_bias)
+
+
+def directions(problem: Problem) -> tuple[str, ...]:
+    """The passes that may be asked for."""
+    return ("forward", "backward") if problem.requires_grad else ("forward",)
+
+
+def kernels(problem: Problem) -> Iterator[Kernel]:
+    """Those that a call may ask for, of tensors whose rows begin where contiguous ones do."""
+    piece = pack.piece_bytes(problem)
+    yield kernel_of(problem, "forward", settled(layout_of(problem, "forward")), piece)
+    if problem.requires_grad:
+        for outside in (False, True):
+            yield kernel_of(problem, "backward", settled(layout_of(problem, "backward")), piece, outside)
+        yield from gradients.kernels(problem)
+        yield from recompute.kernels(problem)
 
 
 @lru_cache(maxsize=1024)

@@ -13,6 +13,7 @@ from flashrnn.problem import InputGradients, Inputs, Problem
 
 from . import arguments as pack
 from .catalogue import sums, weight_gradient
+from .compile.kernel import Kernel
 from .device import device, index_of
 from .launch import function
 from .operands import previous_h
@@ -97,6 +98,13 @@ def fill_weight_and_bias_gradients(
         fill_sums(into, None, d_bias)
     else:
         fill_sums(into, None if into.R is None else weight_gradient_parts(problem, d_gates, inputs, states), d_bias)
+
+
+def kernels(problem: Problem) -> Iterator[Kernel]:
+    """Those that the gradients of R and b may ask for."""
+    yield sums()
+    if not suits_cublas(problem):
+        yield weight_gradient(problem.dtype, pack.piece_bytes(problem))
 
 
 def suits_cublas(problem: Problem) -> bool:

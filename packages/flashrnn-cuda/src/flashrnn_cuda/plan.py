@@ -6,7 +6,7 @@ time of a step, which is fed by measured figures.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Optional, Union
@@ -144,7 +144,7 @@ def plan(
         if exchange in (None, x.exchange) and ctas in (None, x.ctas) and columns in (None, x.columns)
     ]
     if found:
-        return min(found, key=lambda layout: waves(layout, wanted, device) * layout.step_ns)
+        return fastest(found, wanted, device)
     cell, D = wanted.cell, wanted.head_dim
     needed = len(cell.recurrent_gates) * D * D * wanted.item_bytes
     return (
@@ -153,10 +153,19 @@ def plan(
     )
 
 
+def fastest(found: Sequence[Layout], wanted: Pass, device: Device) -> Layout:
+    """The layout that takes the least time."""
+    return min(found, key=lambda layout: waves(layout, wanted, device) * layout.step_ns)
+
+
+def columns_for(batch_size: int) -> list[int]:
+    """The columns of which no tile would be less than half full."""
+    return [columns for columns in COLUMNS if columns == 1 or COLUMN_ROWS * columns < 2 * batch_size]
+
+
 def layouts(wanted: Pass, device: Device) -> Iterator[Layout]:
     """All that is possible."""
-    used = [columns for columns in COLUMNS if columns == 1 or COLUMN_ROWS * columns < 2 * wanted.batch_size]
-    for columns, blocks in product(used, BLOCKS):
+    for columns, blocks in product(columns_for(wanted.batch_size), BLOCKS):
         for ctas in (1, *(size for size in CLUSTER_SIZES if size <= device.cluster_ctas)):
             for split in SPLITS if ctas > 1 else (1,):
                 yield from layout(wanted, device, "local" if ctas == 1 else "cluster", ctas, columns, blocks, split)

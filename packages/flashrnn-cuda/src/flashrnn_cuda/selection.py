@@ -1,8 +1,8 @@
-"""Which kernels a training run with given functions, head dimensions and dtypes will ask for, without a GPU."""
+"""Which kernels a training run with given functions, head dimensions and dtypes will ask for, on GPUs that are not here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Union
@@ -12,10 +12,11 @@ import torch
 from flashrnn.cells import CellSpec, get_cell
 
 from . import alternating, catalogue
-from .compile.architectures import Architecture
+from .arguments import largest_piece
+from .compile.architectures import Architecture, best
 from .compile.kernel import Kernel
 from .device import Device
-from .plan import Layout, Pass, plan
+from .plan import COLUMN_ROWS, Layout, Pass, columns_for, fastest, layouts, plan
 
 DEVICES = (
     Device("A100", (8, 0), 108, 163 * 1024),
@@ -27,17 +28,16 @@ DEVICES = (
     Device("B300", (10, 3), 148, 227 * 1024),
     Device("RTX 5090", (12, 0), 170, 99 * 1024),
 )
-"""What is to be planned for is known by compute capability: shared memory and registers go with it.
+"""One for each compute capability: shared memory and registers go with it, and what is planned for other numbers of SMs is
+what this one takes for other numbers of groups.
 
 Source: CUDA C++ Programming Guide, technical specifications per compute capability; the vendor's data sheets for the SMs.
 """
 
 DIRECTIONS = ("forward", "backward")
-HEADS, BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), (1, 16, 32, 64, 128, 256, 512, 1024)
-"""On which the plan depends too."""
-
-PIECES = (16, 4)
-"""Bytes that rows are moved in where head_dim is even; odd ones in 16 bits need 2."""
+MOST_HEADS, MOST_TILES = 64, 1024
+"""Heads, and heads times 8 batch rows, that are built for: the plan depends on them where they are more than the device takes at
+once. All have to be tried: with a few the layouts that other numbers take would be missed."""
 
 
 def device_of(architecture: Architecture) -> Device:
@@ -46,49 +46,46 @@ def device_of(architecture: Architecture) -> Device:
     return replace(max(older, key=lambda device: device.capability), capability=architecture.capability)
 
 
+def devices_for(architecture: Architecture, entries: Iterable[Architecture], here: Iterable[Device] = ()) -> list[Device]:
+    """For which devices kernels of this architecture are to be planned, where all these entries are built.
+
+    They are those of its own compute capability, and those of newer ones that no other entry serves better: code for 8.0
+    runs on 8.6 and 8.9 too, whose shared memory is smaller. `here`: GPUs that count beside those of the table.
+    """
+    served = [x for x in (*DEVICES, *here) if best(entries, x.capability) == architecture]
+    return list(dict.fromkeys([device_of(architecture), *served]))
+
+
 def kernels_for(
     functions: Sequence[str],
     head_dims: Sequence[int],
     dtypes: Sequence[torch.dtype],
     backends: Sequence[str],
-    architecture: Architecture,
+    devices: Iterable[Device],
 ) -> list[Kernel]:
-    """Every kernel of these backends, forward and backward, with and without lengths or resets, each once."""
-    device = device_of(architecture)
+    """Every kernel that these backends may ask for on these devices, whatever the options of a call, each once."""
     found: dict[Kernel, None] = {}
     for function, dtype in product(functions, dtypes):
         cell = get_cell(function)
         found[catalogue.replay(cell, dtype)] = None
         found[catalogue.sums()] = None
-        for piece in pieces(head_dims, dtype):
-            found[catalogue.weight_gradient(dtype, piece)] = None
+        for head_dim in head_dims:
+            found[catalogue.weight_gradient(dtype, largest_piece(head_dim * dtype.itemsize))] = None
         if "cuda" in backends:
             found.update(dict.fromkeys(alternating_kernels(cell, dtype)))
         if "cuda_fused" in backends:
-            for head_dim in head_dims:
+            for head_dim, device in product(head_dims, devices):
                 found.update(dict.fromkeys(fused_kernels(cell, dtype, head_dim, device)))
     return list(found)
 
 
-def pieces(head_dims: Sequence[int], dtype: torch.dtype) -> list[int]:
-    """Bytes that rows of these lengths can be moved in."""
-    found = {largest_piece(head_dim, dtype) for head_dim in head_dims}
-    return sorted(found, reverse=True)
-
-
-def largest_piece(head_dim: int, dtype: torch.dtype) -> int:
-    """Bytes that contiguous rows of this length can be moved in."""
-    return next((piece for piece in PIECES if head_dim * dtype.itemsize % piece == 0), 2)
-
-
 def left_out(
-    functions: Sequence[str], head_dims: Sequence[int], dtypes: Sequence[torch.dtype], architecture: Architecture
+    functions: Sequence[str], head_dims: Sequence[int], dtypes: Sequence[torch.dtype], devices: Iterable[Device]
 ) -> list[str]:
     """Why there is no kernel of cuda_fused for some of these, each reason once."""
-    device = device_of(architecture)
     found = (
         layout
-        for function, dtype, head_dim, direction in product(functions, dtypes, head_dims, DIRECTIONS)
+        for device, function, dtype, head_dim, direction in product(devices, functions, dtypes, head_dims, DIRECTIONS)
         for layout in layouts_of(direction, get_cell(function), dtype, head_dim, device)
     )
     return list(dict.fromkeys(layout for layout in found if isinstance(layout, str)))
@@ -98,20 +95,28 @@ def layouts_of(
     direction: str, cell: CellSpec, dtype: torch.dtype, head_dim: int, device: Device
 ) -> list[Union[Layout, str]]:
     """The layouts of a pass of cuda_fused for any batch size and number of heads, or why there is none."""
-    passes = (Pass(direction, cell, dtype.itemsize, head_dim, *sizes) for sizes in product(HEADS, BATCH_SIZES))
-    return list(dict.fromkeys(plan(wanted, device) for wanted in passes))
+
+    def pass_for(num_heads: int, tiles: int) -> Pass:
+        return Pass(direction, cell, dtype.itemsize, head_dim, num_heads, COLUMN_ROWS * tiles)
+
+    found = dict.fromkeys([plan(pass_for(1, 1), device)])
+    possible = list(layouts(pass_for(1, MOST_TILES), device))
+    for num_heads in range(1, MOST_HEADS + 1 if possible else 1):
+        for tiles in range(1, MOST_TILES // num_heads + 1):
+            columns = columns_for(COLUMN_ROWS * tiles)
+            useful = [layout for layout in possible if layout.columns in columns]
+            found[fastest(useful, pass_for(num_heads, tiles), device)] = None
+    return list(found)
 
 
 def fused_kernels(cell: CellSpec, dtype: torch.dtype, head_dim: int, device: Device) -> Iterator[Kernel]:
     """Those of cuda_fused."""
-    piece = largest_piece(head_dim, dtype)
+    piece = largest_piece(head_dim * dtype.itemsize)
     for direction in DIRECTIONS:
         name = "SAVE" if direction == "forward" else "OUTSIDE"
-        for layout, masked, value in product(
-            layouts_of(direction, cell, dtype, head_dim, device), (False, True), (False, True)
-        ):
-            if isinstance(layout, Layout):
-                flags = {"MASKED": masked, "LIMITED": False, name: value}
+        for layout in layouts_of(direction, cell, dtype, head_dim, device):
+            for values in product((False, True), repeat=3) if isinstance(layout, Layout) else ():
+                flags = dict(zip(("MASKED", "LIMITED", name), values))
                 yield catalogue.fused(direction, cell, dtype, layout, piece, **flags)
 
 

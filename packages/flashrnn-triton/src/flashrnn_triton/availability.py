@@ -9,11 +9,15 @@ from typing import Optional
 import torch
 
 from flashrnn.discovery import AUTO
+from flashrnn.errors import describe
 from flashrnn.problem import Problem
 
 FUNCTIONS = ("lstm", "gru", "elman", "slstm")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LARGEST_HEAD = 64
+VARIABLE = "TRITON_INTERPRET"
+DISPUTED = ("true", "yes", "y", "on")
+"""What newer versions of Triton take for 1, older ones for 0."""
 OLDEST = (8, 0)
 
 
@@ -30,12 +34,14 @@ def why_not_triton(problem: Problem) -> Optional[str]:
             f"triton_fused takes head_dim up to {LARGEST_HEAD}, got {problem.head_dim}; backend='cuda_fused' takes more and "
             "backend='cuda' any (pip install flashrnn-cuda)."
         )
+    if os.environ.get(VARIABLE, "").lower() in DISPUTED:
+        return describe(VARIABLE, "1, on which all versions of Triton agree", repr(os.environ[VARIABLE]))
     return why_not_interpreted(problem) if is_interpreted() else why_no_device(problem.device)
 
 
 def is_interpreted() -> bool:
     """Whether Triton's kernels run in its interpreter, whatever the device."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
+    return os.environ.get(VARIABLE) == "1"
 
 
 def why_not_interpreted(problem: Problem) -> Optional[str]:

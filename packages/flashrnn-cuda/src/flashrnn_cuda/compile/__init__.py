@@ -13,6 +13,8 @@ from functools import cache as cached
 from pathlib import Path
 from typing import Optional
 
+from flashrnn.errors import BackendUnavailable
+
 from . import cache, entries
 from .architectures import Architecture, Capability, architecture_for, runnable
 from .compiler import the_compiler
@@ -30,7 +32,7 @@ def load_cubin(kernel: Kernel, capability: Capability) -> bytes:
 
     Raises:
         CompileError: the compiler refuses it.
-        BackendUnavailable: there is no compiler, or TORCH_CUDA_ARCH_LIST leaves this device out.
+        BackendUnavailable: it was not built and there is no compiler, or TORCH_CUDA_ARCH_LIST leaves this device out.
         CacheError: others can write to the cache folder.
         ConfigError: an environment variable has a value that it cannot have.
     """
@@ -43,7 +45,11 @@ def _load(kernel: Kernel, architecture: str, built_for: tuple[Architecture, ...]
     cubin = cache.prebuilt(kernel, built_for)
     if cubin is not None:
         return cubin
-    compiler = the_compiler()
+    try:
+        compiler = the_compiler()
+    except BackendUnavailable as error:
+        missing = f"{kernel.name} for {architecture} was not built ahead of time"
+        raise BackendUnavailable(f"{str(error).rstrip('.')}, and {missing}.") from None
     name = cache.key(kernel, architecture, compiler.name, compiler.flags(architecture))
     cubin = cache.read(name)
     if cubin is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -47,6 +48,12 @@ class Architecture:
         major, minor = self.capability
         return f"sm_{major}{minor}" + ("a" if self.specific else "")
 
+    @property
+    def entry(self) -> str:
+        """As TORCH_CUDA_ARCH_LIST has it: 8.0, 9.0a."""
+        major, minor = self.capability
+        return f"{major}.{minor}" + ("a" if self.specific else "")
+
     def serves(self, device: Capability) -> bool:
         """Whether a cubin for it runs on the device: the same major version, not newer; a specific one on its own only."""
         if self.specific:
@@ -59,32 +66,43 @@ def native(device: Capability) -> Architecture:
     return Architecture(device, specific=device >= (9, 0))
 
 
-def parse(text: str) -> list[Architecture]:
-    """The entries of a list such as "8.0;8.6 9.0a" or "Hopper", but for those that are too old.
+def parse(text: str, source: str = VARIABLE) -> list[Architecture]:
+    """The entries of a list such as "8.0;8.6 9.0a" or "Hopper", but for those that are too old; `source`: where it stood.
 
     Raises:
         ConfigError: an entry is not an architecture.
         BackendUnavailable: none is new enough.
     """
     found = []
-    for word in re.split(r"[;\s]+", text.strip("; ")):
+    for word in words(text):
         for entry in NAMED.get(word, word).split(";"):
             match = re.fullmatch(r"(\d+)\.(\d)(a?)(\+PTX)?", entry)
             if match is None:
-                raise ConfigError(describe(VARIABLE, 'a list such as "8.0;8.6;9.0a;12.0+PTX"', repr(word)))
+                raise ConfigError(describe(source, 'a list such as "8.0;8.6;9.0a;12.0+PTX"', repr(word)))
             major, minor, suffix, ptx = match.groups()
             found.append(Architecture((int(major), int(minor)), suffix == "a", ptx is not None))
     usable = [entry for entry in found if entry.capability >= OLDEST]
     if not usable:
         todo = "Entries below 8.0 are ignored, since the kernels need what came with 8.0: add one, or unset it."
-        raise BackendUnavailable(describe(VARIABLE, "an architecture of 8.0 or newer", repr(text), todo))
+        raise BackendUnavailable(describe(source, "an architecture of 8.0 or newer", repr(text), todo))
     return usable
 
 
-def listed() -> Optional[list[Architecture]]:
-    """The entries of TORCH_CUDA_ARCH_LIST; None if it leaves the choice to us."""
-    text = os.environ.get(VARIABLE, "").strip("; ")
-    return parse(text) if text and text != "native" else None
+def words(text: str) -> list[str]:
+    """What stands in a list, separated by semicolons, spaces or both."""
+    return re.findall(r"[^;\s]+", text)
+
+
+def listed(text: Optional[str] = None, source: str = VARIABLE) -> Optional[list[Architecture]]:
+    """The entries of `text`, else of TORCH_CUDA_ARCH_LIST; None if it leaves the choice to us, empty or "native"."""
+    text = os.environ.get(VARIABLE, "") if text is None else text
+    return None if words(text) in ([], ["native"]) else parse(text, source)
+
+
+def best(entries: Iterable[Architecture], device: Capability) -> Optional[Architecture]:
+    """The entry whose cubins a device is given: the newest that it runs, a specific one first; None if it runs none."""
+    serving = [entry for entry in entries if entry.serves(device)]
+    return max(serving, key=lambda entry: (entry.capability, entry.specific), default=None)
 
 
 def architecture_for(device: Capability) -> Architecture:
@@ -100,9 +118,9 @@ def architecture_for(device: Capability) -> Architecture:
     entries = listed()
     if entries is None:
         return native(device)
-    serving = [entry for entry in entries if entry.serves(device)]
-    if serving:
-        return max(serving, key=lambda entry: (entry.capability, entry.specific))
+    found = best(entries, device)
+    if found is not None:
+        return found
     if any(entry.ptx and not entry.specific and entry.capability <= device for entry in entries):
         return native(device)
     have = ".".join(map(str, device))
@@ -120,14 +138,19 @@ def runnable(device: Capability) -> tuple[Architecture, ...]:
     return (native(device), *(Architecture((major, older)) for older in range(minor, -1, -1)))
 
 
-def architectures(text: Optional[str] = None) -> list[Architecture]:
-    """What to compile ahead of time: `text`, else TORCH_CUDA_ARCH_LIST, else 8.0 and 9.0a; PTX is not shipped.
+def architectures(text: Optional[str], here: Sequence[Capability]) -> list[Architecture]:
+    """What to compile ahead of time, each once.
+
+    Args:
+        text: the option --arch, which goes before TORCH_CUDA_ARCH_LIST. PTX is not shipped.
+        here: of the GPUs of this machine, for which it is if neither says anything; on one without a GPU 8.0 and 9.0a.
 
     Raises:
         ConfigError: an entry is not an architecture.
         BackendUnavailable: none is new enough.
     """
-    entries = parse(text) if text else listed()
+    entries = listed(text, "--arch") if text else listed()
     if entries is None:
-        entries = [Architecture(OLDEST), Architecture((9, 0), specific=True)]
+        usable = [native(device) for device in here if device >= OLDEST]
+        entries = usable or [Architecture(OLDEST), Architecture((9, 0), specific=True)]
     return list(dict.fromkeys(Architecture(entry.capability, entry.specific) for entry in entries))

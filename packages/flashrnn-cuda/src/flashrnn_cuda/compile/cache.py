@@ -69,15 +69,15 @@ def write(name: str, cubin: bytes) -> None:
 
 
 def wanted_folder() -> Path:
-    """Where entries should be: FLASHRNN_CACHE_DIR, or flashrnn in the user's cache."""
+    """Where entries should be, as an absolute path: FLASHRNN_CACHE_DIR, or flashrnn in the user's cache."""
     chosen = os.environ.get(VARIABLE)
-    if chosen:
-        return Path(os.path.expanduser(chosen))
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):
-        home = os.path.expanduser("~")
-        base = os.path.join(home if os.path.isabs(home) else os.devnull, ".cache")  # no home: where nothing can be written
-    return Path(base) / "flashrnn"
+    if not chosen:
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        chosen = os.path.join(base if os.path.isabs(base) else os.path.join("~", ".cache"), "flashrnn")
+    folder = os.path.expanduser(chosen)
+    if folder.startswith("~"):  # there is no such home: a place where nothing can be written
+        folder = os.path.join(os.devnull, folder)
+    return Path(os.path.abspath(folder))
 
 
 def existing(folder: Path) -> list[Path]:

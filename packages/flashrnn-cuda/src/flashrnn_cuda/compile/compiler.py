@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 from functools import cache
-from typing import Optional, Union
+from typing import Union
 
 from flashrnn.errors import BackendUnavailable, ConfigError, describe
 
-from .cache import PREBUILT
 from .nvcc import Nvcc, nvcc_path
 from .nvrtc import Nvrtc
 
@@ -32,13 +31,9 @@ def the_compiler() -> Compiler:
     return found
 
 
-def why_not() -> Optional[str]:
-    """None if kernels can be compiled here, or came with the package, else why not, in one sentence."""
-    try:
-        found = _find(_choice())
-    except ConfigError as error:
-        return str(error)
-    return found if isinstance(found, str) and not PREBUILT.is_dir() else None
+def can_compile() -> bool:
+    """Whether it is on this machine; ConfigError if the variable has a value that it cannot have."""
+    return not isinstance(_find(_choice()), str)
 
 
 def _choice() -> str:

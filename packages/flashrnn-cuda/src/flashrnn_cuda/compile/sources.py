@@ -18,8 +18,9 @@ MOST_FILES = 50_000
 
 
 def extra_include_paths() -> list[str]:
-    """The folders of FLASHRNN_EXTRA_INCLUDE_PATHS, separated by colons."""
-    return [os.path.abspath(path) for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
+    """The folders of FLASHRNN_EXTRA_INCLUDE_PATHS, separated by colons; compilers pass over those that are not there."""
+    paths = os.environ.get(VARIABLE, "").split(os.pathsep)
+    return [os.path.abspath(os.path.expanduser(path)) for path in paths if path]
 
 
 def include_paths() -> list[str]:
