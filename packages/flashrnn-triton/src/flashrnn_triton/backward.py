@@ -100,6 +100,7 @@ def backward_kernel(
     SHARES: tl.constexpr,
     UNIT: tl.constexpr,
     PRECISION: tl.constexpr,
+    MATH: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Tensors as in `flashrnn.problem`; R, lengths and resets contiguous.
@@ -165,7 +166,7 @@ def backward_kernel(
         if h_bound is not None:
             d_step = tl.where(tl.abs(h) >= h_bound, 0.0, dh)
         g0, g1, g2, g3, dh_old, dc_old, dn_old = step_backward(
-            CELL, d_step, dc, dn, a0, a1, a2, a3, h_old, c_old, n_old, h, c, n
+            CELL, MATH, d_step, dc, dn, a0, a1, a2, a3, h_old, c_old, n_old, h, c, n
         )
         if lengths is not None:
             g0, g1 = tl.where(running, g0, 0.0), tl.where(running, g1, 0.0)
