@@ -3,9 +3,9 @@
 A program takes one head and BLOCK_B batch rows through time. Strides are int64, in multiples of UNIT elements, so that the
 compiler knows how many elements it may move at once; units are contiguous. Missing tensors are None.
 
-A tile is [BLOCK_B, SHARES, BLOCK_D / SHARES] or [SHARES, BLOCK_B, ...]: a share of the units for each warp. The rows of R are ordered so that what the
-tensor cores give a warp is its share, and neighbouring units are in one thread; so a product becomes a tile within the warp,
-and everything is computed where it is read and written.
+A tile is [BLOCK_B, SHARES, BLOCK_D / SHARES]: each warp has a share of the units. The rows of R are ordered so that tensor
+cores give a warp its share, and a thread neighbouring units. So a product is a tile where it stands, and reading and writing
+moves nothing between warps; between them go only the columns of the next product.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import triton.language as tl
 from .plan import TRITON
 
 SHARES_FIRST = tl.constexpr(TRITON >= (3, 7))
-"""Whether a tile is [SHARES, BLOCK_B, ...]: the lanes of a warp go to the rows first, which is the last but one axis from then on."""
+"""Whether a tile's first two axes change places. Either is right; a warp's lanes are dealt out along the last axis and then
+along the first, from Triton 3.7 on the second: that has to be the rows."""
 
 
 @triton.jit

@@ -1,9 +1,9 @@
 """LSTM with the gates i, f, z, o:  c' = s(f) c + s(i) tanh(z);  h' = s(o) tanh(c').
 
-A cell is two functions of float32 tiles, all of one shape, as exact as MATH says. `step` takes the pre-activations of the gates and the old states,
-and returns the new states and the activations to be saved. `step_backward` takes the gradients of the new states, what was
-saved and the states it needs, and returns the gradients of the gates and of the old states; that of h along its direct path
-only. Which states it needs stands in cells/__init__.py.
+A cell is two functions of float32 tiles, all of one shape; MATH says how exact they are, see activations.py. `step` takes
+the pre-activations of the gates and the old states, and returns the new states and the activations to be saved.
+`step_backward` takes the gradients of the new states, what was saved and the states it needs, and returns the gradients of
+the gates and of the old states; that of h along its direct path only. Which states it needs stands in cells/__init__.py.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ def slstm_step(i, f, z, o, c, n, m, MATH: tl.constexpr):
     first = n == 0
     input_is_one = first | (i >= decayed)
     m = tl.where(input_is_one, i, decayed)
-    # One of i*, f* is 1, this is the other. It is above 1 only where n == 0 but c != 0. The bound is log(largest float32) / 3:
-    # its exp squared is finite.
+    # One of i*, f* is 1, this is the other; it is above 1 only where n == 0 but c != 0.
+    # The bound is log(largest float32) / 3: its exp squared is finite.
     other = exp(tl.where(first, at_most(decayed - i, 29.5742797), -tl.abs(i - decayed)), MATH)
     i_star = tl.where(input_is_one, 1.0, other)
     f_star = tl.where(input_is_one, tl.where(first & (c == 0), 0.0, other), 1.0)
