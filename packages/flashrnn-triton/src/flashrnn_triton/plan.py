@@ -96,7 +96,7 @@ def plan(problem: Problem, direction: str) -> Tuning:
 
     In 16 bits a warp has 16 units of 8 rows; forward, but for slstm, which has more states, 32, which was faster on an H200.
     In float32, whose products take more registers and whose R alone takes most of the shared memory, it has 8. Masks take
-    registers too: they leave room for one step less on its way.
+    registers too: they leave room for one step less on its way. Triton 3.0 fails where a tile is to be on its way.
     """
     rows = 64 if is_interpreted() else 8 if SMALL_TILES else 16  # an interpreter takes as long for a small tile
     units = block_of(problem.head_dim)
@@ -105,7 +105,8 @@ def plan(problem: Problem, direction: str) -> Tuning:
         return Tuning(units, rows, 2 * warps, stages=1)._replace(**_forced)
     if SMALL_TILES and direction == "forward" and problem.cell.num_states <= 2:
         warps = max(1, warps // 2)
-    return Tuning(units, rows, warps, stages=2 if problem.has_lengths or problem.has_resets else 3)._replace(**_forced)
+    stages = 1 if not SMALL_TILES else 2 if problem.has_lengths or problem.has_resets else 3
+    return Tuning(units, rows, warps, stages)._replace(**_forced)
 
 
 def programs(problem: Problem, tuning: Tuning) -> int:
