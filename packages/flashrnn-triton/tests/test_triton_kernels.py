@@ -16,7 +16,7 @@ from flashrnn import FlashRNNConfig, flashrnn
 from flashrnn.problem import Problem
 from flashrnn_testing import create_inputs
 from flashrnn_triton.launch import constants, strides
-from flashrnn_triton.plan import plan
+from flashrnn_triton.plan import TRITON, plan
 
 FUNCTIONS = ("lstm", "gru", "elman", "slstm")
 LOCAL = re.compile(r"\b(LDL|STL)\b")
@@ -33,9 +33,12 @@ def test_R_stays_on_the_chip_and_nothing_is_spilled(function: str, capability: i
     names = sorted(path.stem for path in tmp_path.glob("*.ttgir"))
     assert len(names) >= 2
     for name in names:
-        spills = [line for line in instructions_of_the_loop((tmp_path / f"{name}.sass").read_text()) if LOCAL.search(line)]
+        instructions = instructions_of_the_loop((tmp_path / f"{name}.sass").read_text())
+        spills = [line for line in instructions if LOCAL.search(line)]
         assert not spills, f"{name}: {spills}"
         assert int((tmp_path / f"{name}.shared").read_text()) <= LEAST_SHARED_MEMORY, name
+        if "bf16" in name and TRITON >= (3, 6):
+            assert sum("BAR.SYNC" in line for line in instructions) <= 3, f"{name}: warps exchange more than columns"
         before, loop = around_the_loop((tmp_path / f"{name}.ttgir").read_text())
         matrices = {"elman": 1, "gru": 3, "lstm": 4, "slstm": 4}[function]
         assert loads_of_R(before) == matrices, name

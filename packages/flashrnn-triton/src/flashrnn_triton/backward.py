@@ -16,7 +16,7 @@ from .forward import recompute_saved
 from .gradients import fill_weight_gradient
 from .launch import as_bytes, as_float, constants, contiguous, run_time, sizes, strides
 from .plan import plan, programs
-from .tiles import lengths_of, load, matrix, place, reset_of, store, store_last, tile_of
+from .tiles import columns_of, lengths_of, load, matrix, place, product, reset_of, rows_first, store, store_last, tile_of
 
 
 @triton.jit
@@ -33,10 +33,10 @@ def state_before(
 
 
 @triton.jit
-def through(k: tl.constexpr, NR: tl.constexpr, total, R, grad, PRECISION: tl.constexpr):
+def through(k: tl.constexpr, NR: tl.constexpr, total, R, columns, SHARES: tl.constexpr, PRECISION: tl.constexpr):
     """total + R grad for gate k, if it has a recurrent part; R is turned."""
     if k < NR:
-        return total + tl.dot(R, grad.to(R.dtype), input_precision=PRECISION)
+        return total + product(R, columns, SHARES, PRECISION)
     else:
         return total
 
@@ -97,8 +97,10 @@ def backward_kernel(
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_B: tl.constexpr,
+    SHARES: tl.constexpr,
     UNIT: tl.constexpr,
     PRECISION: tl.constexpr,
+    MATH: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Tensors as in `flashrnn.problem`; R, lengths and resets contiguous.
@@ -106,11 +108,11 @@ def backward_kernel(
     Out: d_Wx, the gradients of the gates with an input part; d_others, contiguous [B, T, NG - NW, NH, D], those of the gates
     before them; d_initial; d_b [tiles of rows, NB, NH, D], to be summed. The first ND states have a gradient.
     """
-    head, units, rows, there = place(B, NH, D, BLOCK_D, BLOCK_B)
-    R0 = matrix(0, NR, R, NH, head, True, D, BLOCK_D)
-    R1 = matrix(1, NR, R, NH, head, True, D, BLOCK_D)
-    R2 = matrix(2, NR, R, NH, head, True, D, BLOCK_D)
-    R3 = matrix(3, NR, R, NH, head, True, D, BLOCK_D)
+    head, units, rows, there = place(B, NH, D, BLOCK_D, BLOCK_B, SHARES)
+    R0 = matrix(0, NR, R, NH, head, True, D, BLOCK_D, SHARES)
+    R1 = matrix(1, NR, R, NH, head, True, D, BLOCK_D, SHARES)
+    R2 = matrix(2, NR, R, NH, head, True, D, BLOCK_D, SHARES)
+    R3 = matrix(3, NR, R, NH, head, True, D, BLOCK_D, SHARES)
     tile = tile_of(units, rows, head, initial_b, initial_n, UNIT)
     h_initial = load(True, initial, 0, initial_s, tile, there, UNIT)
     c_initial = load(NS > 1, initial, 1, initial_s, tile, there, UNIT)
@@ -164,7 +166,7 @@ def backward_kernel(
         if h_bound is not None:
             d_step = tl.where(tl.abs(h) >= h_bound, 0.0, dh)
         g0, g1, g2, g3, dh_old, dc_old, dn_old = step_backward(
-            CELL, d_step, dc, dn, a0, a1, a2, a3, h_old, c_old, n_old, h, c, n
+            CELL, MATH, d_step, dc, dn, a0, a1, a2, a3, h_old, c_old, n_old, h, c, n
         )
         if lengths is not None:
             g0, g1 = tl.where(running, g0, 0.0), tl.where(running, g1, 0.0)
@@ -187,10 +189,11 @@ def backward_kernel(
             db3 += g3
 
         if not CUT:
-            dh_old = through(0, NR, dh_old, R0, g0, PRECISION)
-            dh_old = through(1, NR, dh_old, R1, g1, PRECISION)
-            dh_old = through(2, NR, dh_old, R2, g2, PRECISION)
-            dh_old = through(3, NR, dh_old, R3, g3, PRECISION)
+            x0, x1, x2, x3 = columns_of(g0, R0), columns_of(g1, R1), columns_of(g2, R2), columns_of(g3, R3)
+            dh_old = through(0, NR, dh_old, R0, x0, SHARES, PRECISION)
+            dh_old = through(1, NR, dh_old, R1, x1, SHARES, PRECISION)
+            dh_old = through(2, NR, dh_old, R2, x2, SHARES, PRECISION)
+            dh_old = through(3, NR, dh_old, R3, x3, SHARES, PRECISION)
         if d_h_bound is not None:
             dh_old = clamp(dh_old, d_h_bound)
         if resets is not None:
@@ -211,12 +214,12 @@ def backward_kernel(
     store(ND > 2, d_initial, 2, d_initial_s, tile, dn, there, UNIT)
     if d_b is not None:
         tiles = (tl.program_id(0) // NH).to(tl.int64)
-        d_b_tile = (tiles * NB * NH + head) * D + tl.arange(0, BLOCK_D)
-        known = tl.arange(0, BLOCK_D) < D
-        store_last(0, NG, NB, d_b, NH * D, d_b_tile, tl.sum(db0, 1), known, 1)
-        store_last(1, NG, NB, d_b, NH * D, d_b_tile, tl.sum(db1, 1), known, 1)
-        store_last(2, NG, NB, d_b, NH * D, d_b_tile, tl.sum(db2, 1), known, 1)
-        store_last(3, NG, NB, d_b, NH * D, d_b_tile, tl.sum(db3, 1), known, 1)
+        d_b_tile = (tiles * NB * NH + head) * D + rows_first(units)
+        known = rows_first(units) < D
+        store_last(0, NG, NB, d_b, NH * D, d_b_tile, tl.sum(rows_first(db0), 0, keep_dims=True), known, 1)
+        store_last(1, NG, NB, d_b, NH * D, d_b_tile, tl.sum(rows_first(db1), 0, keep_dims=True), known, 1)
+        store_last(2, NG, NB, d_b, NH * D, d_b_tile, tl.sum(rows_first(db2), 0, keep_dims=True), known, 1)
+        store_last(3, NG, NB, d_b, NH * D, d_b_tile, tl.sum(rows_first(db3), 0, keep_dims=True), known, 1)
 
 
 def backward(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, into: InputGradients) -> None:

@@ -14,7 +14,7 @@ from .cells import step
 from .cells.activations import clamp
 from .launch import as_bytes, as_float, constants, contiguous, run_time, sizes, strides
 from .plan import plan, programs
-from .tiles import lengths_of, load, load_last, matrix, place, reset_of, store, tile_of
+from .tiles import columns_of, lengths_of, load, load_last, matrix, place, product, reset_of, store, tile_of
 
 
 @triton.jit
@@ -31,12 +31,13 @@ def preactivation(
     running,
     bias,
     UNIT: tl.constexpr,
+    SHARES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Of gate k, [BLOCK_D, BLOCK_B] float32: the sum of the parts it has."""
+    """Of gate k, a float32 tile: the sum of the parts it has."""
     total = load_last(k, NG, NW, Wx, gate_stride, tile, running, UNIT) + bias
     if k < NR:
-        total += tl.dot(R, x, input_precision=PRECISION)
+        total += product(R, x, SHARES, PRECISION)
     return total
 
 
@@ -79,16 +80,18 @@ def forward_kernel(
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_B: tl.constexpr,
+    SHARES: tl.constexpr,
     UNIT: tl.constexpr,
     PRECISION: tl.constexpr,
+    MATH: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Tensors as in `flashrnn.problem`; R, b, lengths and resets contiguous."""
-    head, units, rows, there = place(B, NH, D, BLOCK_D, BLOCK_B)
-    R0 = matrix(0, NR, R, NH, head, False, D, BLOCK_D)
-    R1 = matrix(1, NR, R, NH, head, False, D, BLOCK_D)
-    R2 = matrix(2, NR, R, NH, head, False, D, BLOCK_D)
-    R3 = matrix(3, NR, R, NH, head, False, D, BLOCK_D)
+    head, units, rows, there = place(B, NH, D, BLOCK_D, BLOCK_B, SHARES)
+    R0 = matrix(0, NR, R, NH, head, False, D, BLOCK_D, SHARES)
+    R1 = matrix(1, NR, R, NH, head, False, D, BLOCK_D, SHARES)
+    R2 = matrix(2, NR, R, NH, head, False, D, BLOCK_D, SHARES)
+    R3 = matrix(3, NR, R, NH, head, False, D, BLOCK_D, SHARES)
     b0 = load_last(0, NG, NB, b, NH * D, head * D + units, units < D, 1)
     b1 = load_last(1, NG, NB, b, NH * D, head * D + units, units < D, 1)
     b2 = load_last(2, NG, NB, b, NH * D, head * D + units, units < D, 1)
@@ -113,13 +116,13 @@ def forward_kernel(
             h, c, n, m = tl.where(reset, 0.0, h), tl.where(reset, 0.0, c), tl.where(reset, 0.0, n), tl.where(reset, 0.0, m)
             reset = reset_of(resets, rows, ends, t + 1, T)  # long before it is needed
 
-        x = h.to(R0.dtype)
+        x = columns_of(h, R0)
         Wx_now = Wx + t * Wx_t * UNIT
-        g0 = preactivation(0, NG, NR, NW, R0, x, Wx_now, Wx_g, Wx_tile, running, b0, UNIT, PRECISION)
-        g1 = preactivation(1, NG, NR, NW, R1, x, Wx_now, Wx_g, Wx_tile, running, b1, UNIT, PRECISION)
-        g2 = preactivation(2, NG, NR, NW, R2, x, Wx_now, Wx_g, Wx_tile, running, b2, UNIT, PRECISION)
-        g3 = preactivation(3, NG, NR, NW, R3, x, Wx_now, Wx_g, Wx_tile, running, b3, UNIT, PRECISION)
-        h_new, c_new, n_new, m_new, a0, a1, a2, a3 = step(CELL, g0, g1, g2, g3, h, c, n, m)
+        g0 = preactivation(0, NG, NR, NW, R0, x, Wx_now, Wx_g, Wx_tile, running, b0, UNIT, SHARES, PRECISION)
+        g1 = preactivation(1, NG, NR, NW, R1, x, Wx_now, Wx_g, Wx_tile, running, b1, UNIT, SHARES, PRECISION)
+        g2 = preactivation(2, NG, NR, NW, R2, x, Wx_now, Wx_g, Wx_tile, running, b2, UNIT, SHARES, PRECISION)
+        g3 = preactivation(3, NG, NR, NW, R3, x, Wx_now, Wx_g, Wx_tile, running, b3, UNIT, SHARES, PRECISION)
+        h_new, c_new, n_new, m_new, a0, a1, a2, a3 = step(CELL, MATH, g0, g1, g2, g3, h, c, n, m)
         if clipval is not None:
             h_new = clamp(h_new, clipval)
 

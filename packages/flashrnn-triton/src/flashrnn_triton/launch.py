@@ -10,6 +10,7 @@ from torch import Tensor
 
 from flashrnn.problem import Problem
 
+from .availability import is_interpreted
 from .plan import block_of
 
 SIZES = ("B", "T", "NH")
@@ -56,7 +57,7 @@ def as_bytes(resets: Optional[Tensor]) -> Optional[Tensor]:
 
 
 def constants(problem: Problem) -> dict[str, Any]:
-    """What the cell and the head dimension are."""
+    """What the cell and the head dimension are, and how exact functions are; the interpreter knows no instructions."""
     cell = problem.cell
     return {
         "CELL": cell.name,
@@ -66,6 +67,7 @@ def constants(problem: Problem) -> dict[str, Any]:
         "NW": len(cell.input_gates),
         "NB": len(cell.bias_gates),
         "NK": len(cell.saved),
+        "MATH": "float32" if is_interpreted() else str(problem.dtype).removeprefix("torch."),
         **head_constants(problem),
     }
 

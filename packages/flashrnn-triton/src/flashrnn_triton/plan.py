@@ -13,7 +13,10 @@ from flashrnn.problem import Problem
 
 from .availability import is_interpreted
 
-SMALL_TILES = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 5)
+TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
+"""The compiler's version."""
+
+SMALL_TILES = TRITON >= (3, 5)
 """Whether the compiler takes products with fewer than 16 columns."""
 
 
@@ -21,18 +24,26 @@ class Tuning(NamedTuple):
     """How a kernel that loops over time is launched.
 
     Attributes:
+        units: of a head, padded to what products take.
         rows: batch rows a program, a power of two.
         warps: a program.
         stages: steps that are on their way from global memory at once; 1 reads each step when it is due.
     """
 
+    units: int
     rows: int
     warps: int
     stages: int
 
     def keywords(self) -> dict[str, Any]:
         """As the kernels take it."""
-        return {"BLOCK_B": self.rows, "STAGES": self.stages, "num_warps": self.warps, "enable_fp_fusion": True}
+        return {
+            "BLOCK_B": self.rows,
+            "SHARES": min(self.warps, self.units // 16),
+            "STAGES": self.stages,
+            "num_warps": self.warps,
+            "enable_fp_fusion": True,
+        }
 
 
 class WeightTuning(NamedTuple):
@@ -85,15 +96,17 @@ def plan(problem: Problem, direction: str) -> Tuning:
 
     In 16 bits a warp has 16 units of 8 rows; forward, but for slstm, which has more states, 32, which was faster on an H200.
     In float32, whose products take more registers and whose R alone takes most of the shared memory, it has 8. Masks take
-    registers too: they leave room for one step less on its way.
+    registers too: they leave room for one step less on its way. Triton 3.0 fails where a tile is to be on its way.
     """
     rows = 64 if is_interpreted() else 8 if SMALL_TILES else 16  # an interpreter takes as long for a small tile
-    warps = block_of(problem.head_dim) * rows // 128
+    units = block_of(problem.head_dim)
+    warps = units * rows // 128
     if problem.dtype == torch.float32:
-        return Tuning(rows, 2 * warps, stages=1)._replace(**_forced)
+        return Tuning(units, rows, 2 * warps, stages=1)._replace(**_forced)
     if SMALL_TILES and direction == "forward" and problem.cell.num_states <= 2:
         warps = max(1, warps // 2)
-    return Tuning(rows, warps, stages=2 if problem.has_lengths or problem.has_resets else 3)._replace(**_forced)
+    stages = 1 if not SMALL_TILES else 2 if problem.has_lengths or problem.has_resets else 3
+    return Tuning(units, rows, warps, stages)._replace(**_forced)
 
 
 def programs(problem: Problem, tuning: Tuning) -> int:

@@ -1,7 +1,11 @@
-"""What a program of both kernels has in common: its place, and how it reads and writes tiles [BLOCK_D units, BLOCK_B rows].
+"""What a program of both kernels has in common: its place, and how it reads, writes and multiplies tiles.
 
 A program takes one head and BLOCK_B batch rows through time. Strides are int64, in multiples of UNIT elements, so that the
 compiler knows how many elements it may move at once; units are contiguous. Missing tensors are None.
+
+A tile is [BLOCK_B, SHARES, BLOCK_D / SHARES]: each warp has a share of the units. The rows of R are ordered so that tensor
+cores give a warp its share, and a thread neighbouring units. So a product is a tile where it stands, and reading and writing
+moves nothing between warps; between them go only the columns of the next product.
 """
 
 from __future__ import annotations
@@ -9,19 +13,54 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .plan import TRITON
+
+SHARES_FIRST = tl.constexpr(TRITON >= (3, 7))
+"""Whether a tile's first two axes change places. Either is right; a warp's lanes are dealt out along the last axis and then
+along the first, from Triton 3.7 on the second: that has to be the rows."""
+
 
 @triton.jit
-def place(B, NH, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr):
-    """The program's head; its units [BLOCK_D, 1] and rows [1, BLOCK_B]; and which of them there are, [BLOCK_D, BLOCK_B]."""
+def place(B, NH, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr, SHARES: tl.constexpr):
+    """The program's head; its units and rows, which broadcast to a tile; and which of them there are, a tile."""
     program = tl.program_id(0)
-    units = tl.arange(0, BLOCK_D)[:, None]
-    rows = (program // NH) * BLOCK_B + tl.arange(0, BLOCK_B)[None, :]
+    SIZE: tl.constexpr = BLOCK_D // SHARES
+    share, unit, row = tl.arange(0, SHARES), tl.arange(0, SIZE), tl.arange(0, BLOCK_B)
+    if SHARES_FIRST:
+        units = share[:, None, None] * SIZE + unit[None, None, :]
+        rows = (program // NH) * BLOCK_B + row[None, :, None]
+    else:
+        units = share[None, :, None] * SIZE + unit[None, None, :]
+        rows = (program // NH) * BLOCK_B + row[:, None, None]
     return program % NH, units, rows, (units < D) & (rows < B)
 
 
 @triton.jit
+def rows_first(tile):
+    """A tile as [BLOCK_B, SHARES, BLOCK_D / SHARES]; or that as a tile."""
+    return tl.permute(tile, (1, 0, 2)) if SHARES_FIRST else tile
+
+
+@triton.jit
+def columns_of(tile, R):
+    """A tile as a factor of R: [BLOCK_D, BLOCK_B], in the dtype of R."""
+    columns = tl.permute(rows_first(tile.to(R.dtype)), (1, 2, 0))
+    return tl.reshape(columns, (columns.shape[0] * columns.shape[1], columns.shape[2]))
+
+
+@triton.jit
+def product(R, columns, SHARES: tl.constexpr, PRECISION: tl.constexpr):
+    """R times columns, float32, as a tile."""
+    BLOCK_D: tl.constexpr = columns.shape[0]
+    BLOCK_B: tl.constexpr = columns.shape[1]
+    blocks = tl.dot(R, columns, input_precision=PRECISION)
+    blocks = tl.reshape(blocks, (BLOCK_D // 16 // SHARES, SHARES, 2, 8, BLOCK_B))
+    return rows_first(tl.reshape(tl.permute(blocks, (4, 1, 3, 0, 2)), (BLOCK_B, SHARES, BLOCK_D // SHARES)))
+
+
+@triton.jit
 def tile_of(units, rows, head, row_stride, head_stride, UNIT: tl.constexpr):
-    """Where a tile lies in a tensor [..., B, NH, D], [BLOCK_D, BLOCK_B]."""
+    """Where a tile lies in a tensor [..., B, NH, D]."""
     return (rows * row_stride + head * head_stride) * UNIT + units
 
 
@@ -54,12 +93,25 @@ def store_last(k: tl.constexpr, NG: tl.constexpr, COUNT: tl.constexpr, x, stride
 
 
 @triton.jit
-def matrix(k: tl.constexpr, COUNT: tl.constexpr, R, NH, head, TURNED: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+def matrix(
+    k: tl.constexpr,
+    COUNT: tl.constexpr,
+    R,
+    NH,
+    head,
+    TURNED: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    SHARES: tl.constexpr,
+):
     """R[k, head] of a contiguous R [COUNT, NH, D, D] as [out, in], or turned as [in, out], padded with zeros.
 
-    Where there is no R[k], a matrix that nobody reads.
+    Its rows are in the order that `product` expects. Where there is no R[k], a matrix that nobody reads.
     """
-    first = tl.arange(0, BLOCK_D)[:, None]
+    BLOCKS: tl.constexpr = BLOCK_D // 16 // SHARES
+    row = tl.arange(0, BLOCK_D)
+    block = row // 16
+    first = ((((block % SHARES) * 8 + row % 8) * BLOCKS + block // SHARES) * 2 + row // 8 % 2)[:, None]
     second = tl.arange(0, BLOCK_D)[None, :]
     if k >= COUNT:
         return tl.zeros((BLOCK_D, BLOCK_D), R.dtype.element_ty)
@@ -70,7 +122,7 @@ def matrix(k: tl.constexpr, COUNT: tl.constexpr, R, NH, head, TURNED: tl.constex
 
 @triton.jit
 def lengths_of(lengths, rows, B, T):
-    """How many steps each row has, [1, BLOCK_B]."""
+    """How many steps each row has, shaped as rows."""
     if lengths is None:
         return tl.zeros_like(rows) + T
     else:
@@ -79,7 +131,7 @@ def lengths_of(lengths, rows, B, T):
 
 @triton.jit
 def reset_of(resets, rows, ends, t, T):
-    """Whether each row is reset before step t, [1, BLOCK_B]; not in padding, nor where there is no step t."""
+    """Whether each row is reset before step t, shaped as rows; not in padding, nor where there is no step t."""
     if resets is None:
         return rows < 0
     else:

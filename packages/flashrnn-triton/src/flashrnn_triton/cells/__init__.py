@@ -33,21 +33,21 @@ READS = {
 
 
 @triton.jit
-def step(CELL: tl.constexpr, g0, g1, g2, g3, h, c, n, m):
+def step(CELL: tl.constexpr, MATH: tl.constexpr, g0, g1, g2, g3, h, c, n, m):
     """Pre-activations and old states to new states (h, c, n, m) and activations (4)."""
     if CELL == "elman":
-        h = elman_step(g0)
+        h = elman_step(g0, MATH)
     elif CELL == "gru":
-        h, g0, g1, g2, g3 = gru_step(g0, g1, g2, g3, h)
+        h, g0, g1, g2, g3 = gru_step(g0, g1, g2, g3, h, MATH)
     elif CELL == "lstm":
-        h, c, g0, g1, g2, g3 = lstm_step(g0, g1, g2, g3, c)
+        h, c, g0, g1, g2, g3 = lstm_step(g0, g1, g2, g3, c, MATH)
     else:
-        h, c, n, m, g0, g1, g2, g3 = slstm_step(g0, g1, g2, g3, c, n, m)
+        h, c, n, m, g0, g1, g2, g3 = slstm_step(g0, g1, g2, g3, c, n, m, MATH)
     return h, c, n, m, g0, g1, g2, g3
 
 
 @triton.jit
-def step_backward(CELL: tl.constexpr, dh, dc, dn, a0, a1, a2, a3, h_old, c_old, n_old, h, c, n):
+def step_backward(CELL: tl.constexpr, MATH: tl.constexpr, dh, dc, dn, a0, a1, a2, a3, h_old, c_old, n_old, h, c, n):
     """Gradients of new states, activations and states to the gradients of the gates (4) and of the old (h, c, n)."""
     if CELL == "elman":
         a0 = elman_step_backward(dh, h)
@@ -55,9 +55,9 @@ def step_backward(CELL: tl.constexpr, dh, dc, dn, a0, a1, a2, a3, h_old, c_old, 
     elif CELL == "gru":
         a0, a1, a2, a3, dh = gru_step_backward(dh, a0, a1, a2, a3, h_old)
     elif CELL == "lstm":
-        a0, a1, a2, a3, dc = lstm_step_backward(dh, dc, a0, a1, a2, a3, c_old, c)
+        a0, a1, a2, a3, dc = lstm_step_backward(dh, dc, a0, a1, a2, a3, c_old, c, MATH)
         dh = tl.zeros_like(dh)
     else:
-        a0, a1, a2, a3, dc, dn = slstm_step_backward(dh, dc, dn, a0, a1, a2, a3, c_old, n_old, c, n)
+        a0, a1, a2, a3, dc, dn = slstm_step_backward(dh, dc, dn, a0, a1, a2, a3, c_old, n_old, c, n, MATH)
         dh = tl.zeros_like(dh)
     return a0, a1, a2, a3, dh, dc, dn

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import triton
-import triton.language as tl  # noqa: F401 - the interpreter looks for it
+import triton.language as tl
 
 from .activations import tanh, through_tanh
 
 
 @triton.jit
-def elman_step(g):
+def elman_step(g, MATH: tl.constexpr):
     """The new h; it is the activation too."""
-    return tanh(g)
+    return tanh(g, MATH)
 
 
 @triton.jit

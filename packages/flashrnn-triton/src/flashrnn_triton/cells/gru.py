@@ -6,16 +6,16 @@ What a cell is: see cells/lstm.py.
 from __future__ import annotations
 
 import triton
-import triton.language as tl  # noqa: F401 - the interpreter looks for it
+import triton.language as tl
 
 from .activations import sigmoid, tanh, through_sigmoid, through_tanh
 
 
 @triton.jit
-def gru_step(g, r, z, n, h):
+def gru_step(g, r, z, n, h, MATH: tl.constexpr):
     """The new h and the activations g, r, z, n."""
-    r, z = sigmoid(r), sigmoid(z)
-    n = tanh(n + r * g)
+    r, z = sigmoid(r, MATH), sigmoid(z, MATH)
+    n = tanh(n + r * g, MATH)
     return z * h + (1 - z) * n, g, r, z, n
 
 

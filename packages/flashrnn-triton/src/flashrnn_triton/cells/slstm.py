@@ -14,34 +14,40 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .activations import at_most, is_negative, log_sigmoid, sigmoid, tanh, through_sigmoid, through_tanh
+from .activations import at_most, exp, is_negative, log, negated, reciprocal, sigmoid, tanh, through_sigmoid, through_tanh
 
 
 @triton.jit
-def slstm_step(i, f, z, o, c, n, m):
+def slstm_step(i, f, z, o, c, n, m, MATH: tl.constexpr):
     """The new h, c, n and m, and what is saved: the exponentials, the slope, z, o."""
-    z, o = tanh(z), sigmoid(o)
-    decayed = log_sigmoid(f) + m
-    m = tl.where(n == 0, i, tl.maximum(i, decayed))
-    i_star = tl.exp(i - m)
-    # l - m' is positive only where n == 0 but c != 0. The bound is log(largest float32) / 3: its exp squared is finite.
-    f_star = tl.where((n == 0) & (c == 0), 0.0, tl.exp(at_most(decayed - m, 29.5742797)))
+    z, o = tanh(z, MATH), sigmoid(o, MATH)
+    small = exp(-tl.abs(f), MATH)
+    decayed = tl.minimum(f, 0.0) - log(1 + small, MATH) + m
+    keep_f = tl.where(f < 0, 1.0, small) * reciprocal(1 + small, MATH)
+    first = n == 0
+    input_is_one = first | (i >= decayed)
+    m = tl.where(input_is_one, i, decayed)
+    # One of i*, f* is 1, this is the other; it is above 1 only where n == 0 but c != 0.
+    # The bound is log(largest float32) / 3: its exp squared is finite.
+    other = exp(tl.where(first, at_most(decayed - i, 29.5742797), -tl.abs(i - decayed)), MATH)
+    i_star = tl.where(input_is_one, 1.0, other)
+    f_star = tl.where(input_is_one, tl.where(first & (c == 0), 0.0, other), 1.0)
     c = f_star * c + i_star * z
     total = f_star * n + i_star
     n = tl.where(total < 1, 1.0, total)
-    keep_f = sigmoid(-f)
-    exponentials = tl.where(i_star == 1, f_star, -i_star)
-    return o * (c / n), c, n, m, exponentials, tl.where(total < 1, -keep_f, keep_f), z, o
+    exponentials = tl.where(input_is_one, f_star, negated(other))
+    return o * (c * reciprocal(n, MATH)), c, n, m, exponentials, tl.where(total < 1, negated(keep_f), keep_f), z, o
 
 
 @triton.jit
-def slstm_step_backward(dh, dc, dn, exponentials, signed_keep_f, z, o, c_old, n_old, c_new, n_new):
+def slstm_step_backward(dh, dc, dn, exponentials, signed_keep_f, z, o, c_old, n_old, c_new, n_new, MATH: tl.constexpr):
     """The gradients of i, f, z, o, and of the old c and n."""
     forget_is_one = is_negative(exponentials)
     i_star = tl.where(forget_is_one, -exponentials, 1.0)
     f_star = tl.where(forget_is_one, 1.0, exponentials)
-    n_new = tl.maximum(n_new, 1.0)  # it is 1 at least, and 0 only in padding, where nothing may become NaN
-    ratio, d_ratio = c_new / n_new, dh * o / n_new
+    # n_new is 1 at least, and 0 only in padding, where nothing may become NaN.
+    share = reciprocal(tl.maximum(n_new, 1.0), MATH)
+    ratio, d_ratio = c_new * share, dh * o * share
     dc += d_ratio
     dn = tl.where(is_negative(signed_keep_f), 0.0, dn - d_ratio * ratio)
     di = (dc * z + dn) * i_star
