@@ -33,7 +33,7 @@ def fused(
     """Both passes by an exchange, with all options or with none."""
     device, found = device_of(architecture), []
     for direction, flag in (("forward", "SAVE"), ("backward", "OUTSIDE")):
-        layout = plan(Pass(direction, cell, dtype.itemsize, head_dim, 2), device, exchange)
+        layout = plan(Pass(direction, cell, dtype.itemsize, head_dim, 1, 16), device, exchange)
         if isinstance(layout, Layout):
             flags = {"MASKED": not plain, "LIMITED": not plain, flag: True}
             found.append(catalogue.fused(direction, cell, dtype, layout, 16 if plain else 4, **flags))

@@ -125,6 +125,7 @@ class Function:
                 check(library().cuFuncSetAttribute(self.handle, MAX_DYNAMIC_SHARED_BYTES, shared_bytes))
             if cluster > PORTABLE_CLUSTER_SIZE:
                 check(library().cuFuncSetAttribute(self.handle, NON_PORTABLE_CLUSTER_SIZE, 1))
+        current_context(index)  # else the first launch would be refused
 
     def launch(self, grid: tuple[int, ...], threads: int, arguments: bytes, cooperative: bool = False) -> None:
         """Launch a grid of CTAs of `threads` on torch's current stream of the device; the arguments are passed by value."""
@@ -171,8 +172,18 @@ def torchs_context(index: int) -> Iterator[None]:
         check(library().cuThreadExchangeStreamCaptureMode(byref(mode)))
 
 
+def current_context(index: int) -> int:
+    """The context that is current: torch's where this thread had none yet."""
+    current = c_void_p()
+    check(library().cuCtxGetCurrent(byref(current)))
+    if not current.value:
+        current.value = primary_context(index)
+        check(library().cuCtxSetCurrent(current.value))
+    return current.value or 0
+
+
 def ensure_context(index: int) -> None:
-    """After a launch was refused: make torch's context current where this thread has none yet.
+    """After a launch was refused: see to it that torch's context is current.
 
     One that another library made is left alone, since torch's own kernels run in it too, not ordered with those launched in
     torch's own context.
@@ -180,11 +191,7 @@ def ensure_context(index: int) -> None:
     Raises:
         DriverError: another context is current.
     """
-    current = c_void_p()
-    check(library().cuCtxGetCurrent(byref(current)))
-    if not current.value:
-        check(library().cuCtxSetCurrent(primary_context(index)))
-    elif current.value != primary_context(index):
+    if current_context(index) != primary_context(index):
         raise DriverError(
             f"Another library has made a CUDA context of its own current on this thread, PyTorch uses the primary one of "
             f"cuda:{index}: pop that context before the call, or let the library use the primary one too."

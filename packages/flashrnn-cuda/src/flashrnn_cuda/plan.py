@@ -39,6 +39,8 @@ OVERHEAD = {("forward", 1): 76, ("forward", 2): 120, ("backward", 1): 100, ("bac
 """Registers a thread needs besides those that hold R, by direction and blocks a warp: found by compiling, none spills."""
 STATE_OVERHEAD = 12
 """The same, on top, for each state beyond two, where sums come back from a cluster."""
+COLUMNS_OVERHEAD = 8
+"""The same, on top, where a tile has more than 8 rows, besides what their sums and states take."""
 SPLIT_OVERHEAD, GRID_OVERHEAD = 56, {"forward": 44, "backward": 20}
 """The same, on top, where a float32 product is made of three; where a thread looks at several places in a mailbox."""
 
@@ -199,13 +201,14 @@ def layout(
     rows, parts = COLUMN_ROWS * columns, 1 if forward else recurrent
     array = rows * (units * item_bytes + PADDING)
     gathered = rows * (width * item_bytes + PADDING)
-    buffers = (2 if parts == 1 or exchange != "grid" else 1) * gathered + (2 * parts * array if exchange == "grid" else 0)
+    buffers = (1 if exchange == "grid" and not (forward and columns == 1) else 2) * gathered
+    own = 2 * parts * array if exchange == "grid" else 0
     rest = warps * (steps - kept) * tiles * 512
     initial = 0 if forward else 32 * teams * 2 * columns * blocks * cell.num_states * 4
     sums = (warps - teams) * tiles * columns * 512 if row_parts == 1 else 0
     reduced = 0 if forward or exchange != "cluster" else 2 * rows * D * 4
     results = wanted.moved_states + len(cell.saved) if forward else gates - recurrent
-    fixed = buffers + rest + initial + sums + reduced + 2 * results * array + BARRIER_BYTES
+    fixed = buffers + own + rest + initial + sums + reduced + 2 * results * array + BARRIER_BYTES
     for stages in STAGES:
         shared = fixed + stages * ring * array
         if shared <= device.shared_bytes:
@@ -213,7 +216,7 @@ def layout(
             step_ns = (
                 besides_ns(exchange, ctas, handed)
                 + product_ns(steps, tiles * columns * (1 if item_bytes == 2 else 6), warps, rest)
-                + (SPLIT_NS if split > row_parts else 0)
+                + (SPLIT_NS[exchange] if split > row_parts else 0)
                 + COLUMN_NS * blocks * (columns - 1)
             )
             mailbox = MAILBOX_SLOTS * handed if exchange == "grid" else 0
@@ -239,6 +242,7 @@ def steps_in_registers(
     available = device.registers // (32 * round_up(threads // 32, 4)) // 8 * 8
     overhead = OVERHEAD[direction, blocks]
     overhead += (columns - 1) * (4 * tiles + 2 * blocks * (ring + 2 * wanted.cell.num_states))
+    overhead += COLUMNS_OVERHEAD if columns > 1 else 0
     overhead += SPLIT_OVERHEAD if item_bytes == 4 else 0
     overhead += GRID_OVERHEAD[direction] if exchange == "grid" else 0
     overhead += STATE_OVERHEAD * (wanted.cell.num_states - 2) if exchange == "cluster" and direction == "backward" else 0
@@ -254,7 +258,7 @@ CLOCK_GHZ = 1.75
 MMA_CLOCKS, SHARED_BYTES_A_CLOCK = 8, 128
 """A call of mma on one of an SM's four tensor cores; what shared memory yields."""
 
-SPLIT_NS = 50
+SPLIT_NS = {"cluster": 100, "grid": 50}
 """Adding up the products of a team."""
 
 COLUMN_NS = 200

@@ -16,7 +16,7 @@ from .arguments import largest_piece
 from .compile.architectures import Architecture, best
 from .compile.kernel import Kernel
 from .device import Device
-from .plan import COLUMN_ROWS, Layout, Pass, columns_for, fastest, layouts, plan
+from .plan import COLUMN_ROWS, Layout, Pass, columns_for, fastest, groups_at_once, layouts, plan
 
 DEVICES = (
     Device("A100", (8, 0), 108, 163 * 1024),
@@ -100,11 +100,15 @@ def layouts_of(
         return Pass(direction, cell, dtype.itemsize, head_dim, num_heads, COLUMN_ROWS * tiles)
 
     found = dict.fromkeys([plan(pass_for(1, 1), device)])
-    possible = list(layouts(pass_for(1, MOST_TILES), device))
+    possible: dict[tuple[int, int], Layout] = {}  # of those with as many rows, on as many SMs, the fastest
+    for layout in layouts(pass_for(1, MOST_TILES), device):
+        kept = possible.setdefault((layout.columns, groups_at_once(layout, device)), layout)
+        if layout.step_ns < kept.step_ns:
+            possible[layout.columns, groups_at_once(layout, device)] = layout
     for num_heads in range(1, MOST_HEADS + 1 if possible else 1):
         for tiles in range(1, MOST_TILES // num_heads + 1):
             columns = columns_for(COLUMN_ROWS * tiles)
-            useful = [layout for layout in possible if layout.columns in columns]
+            useful = [layout for layout in possible.values() if layout.columns in columns]
             found[fastest(useful, pass_for(num_heads, tiles), device)] = None
     return list(found)
 

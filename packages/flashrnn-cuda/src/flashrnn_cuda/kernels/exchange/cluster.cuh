@@ -69,7 +69,7 @@ struct Cluster {
   static __device__ __forceinline__ int group() { return int(blockIdx.x / CTAS); }
 
   // A CTA stores its own units into the buffers of all the others.
-  template <class T, int UNITS, int PARTS, int COLUMNS>
+  template <class T, int UNITS, int PARTS, int COLUMNS, bool ROOMY>
   struct Gather : GatherInPlace<Cluster, T, UNITS, PARTS, COLUMNS> {
     using Base = GatherInPlace<Cluster, T, UNITS, PARTS, COLUMNS>;
     static constexpr int SIZE = int(sizeof(T)), PIECES = 8 * 8 * SIZE / 16;  // of 16 bytes, a block of 8 units and 8 rows

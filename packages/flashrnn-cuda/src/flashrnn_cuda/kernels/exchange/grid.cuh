@@ -49,15 +49,15 @@ struct Grid {
   static __device__ __forceinline__ int rank() { return int(blockIdx.x % CTAS); }
   static __device__ __forceinline__ int group() { return int(blockIdx.x / CTAS); }
 
-  // A set holds the units of this CTA, [PARTS][rows][UNITS]; what is gathered lies elsewhere: twice if that is little, so that
-  // a thread need not wait for those that still read what came before; else once. The mailbox of a group: SLOTS buffers of
-  // pieces of 16 bytes, by 8 rows, block of 8 units, row.
-  template <class T, int UNITS, int PARTS, int COLUMNS>
+  // A set holds the units of this CTA, [PARTS][rows][UNITS]; what is gathered lies elsewhere, if ROOMY twice: then no thread
+  // waits for those that still read what came before. The mailbox of a group: SLOTS buffers of pieces of 16 bytes, by 8 rows,
+  // block of 8 units, row.
+  template <class T, int UNITS, int PARTS, int COLUMNS, bool ROOMY>
   struct Gather {
     static constexpr int SIZE = int(sizeof(T)), WIDTH = PARTS * CTAS * UNITS, PER_ROW = 8 * SIZE / 16;
     static constexpr int PIECES = 8 * PER_ROW, COLUMN = WIDTH / 8 * PIECES;  // of a block of 8 units and 8 rows; of 8 rows
     static constexpr int PITCH = WIDTH * SIZE + 16, OWN_PITCH = UNITS * SIZE + 16;
-    static constexpr bool EARLY = PARTS == 1;
+    static constexpr bool EARLY = ROOMY;
     static constexpr int BUFFER = 8 * COLUMNS * PITCH, MORE_BYTES = EARLY ? 2 * BUFFER : BUFFER;
     static constexpr int SET_BYTES = PARTS * 8 * COLUMNS * OWN_PITCH;
     static constexpr int SLOTS = 16, CLEARED = 4, SLOT = COLUMNS * COLUMN * 16, MAILBOX_BYTES = SLOTS * SLOT;

@@ -5,7 +5,7 @@
 // i = 0, 1, 2, ...: no CTA can be two steps ahead of another, since each step needs something from all of them.
 //
 // Gather: what each CTA knows of its own units, all CTAs get, PARTS numbers a unit and row. There are two sets of memory, for i
-// in turn, that begin with SET_BYTES of the gathering; MORE_BYTES of it are elsewhere.
+// in turn, that begin with SET_BYTES of the gathering; MORE_BYTES of it are elsewhere. ROOMY: memory may be spent on speed.
 //   own(part, row) where in a set the units of this CTA lie
 //   put(i, ...)    a block of 8 units, by the warp that owns them
 //   send(i, ...)   the blocks that the warp has put, on their way
@@ -66,7 +66,7 @@ struct Local {
   static __device__ __forceinline__ int rank() { return 0; }
   static __device__ __forceinline__ int group() { return int(blockIdx.x); }
 
-  template <class T, int UNITS, int PARTS, int COLUMNS>
+  template <class T, int UNITS, int PARTS, int COLUMNS, bool ROOMY>
   using Gather = GatherInPlace<Local, T, UNITS, PARTS, COLUMNS>;
 
   // Each team computes the products of its own units, its warps along parts of k.

@@ -64,7 +64,7 @@ struct BackwardPlan {
   static constexpr int COLUMNS = Config::COLUMNS, ROWS = 8 * COLUMNS, LANE_ROWS = 2 * COLUMNS;
   static constexpr int GATE = Exchange::GATHERS_GATES ? D : UNITS, K = RECURRENT * GATE;  // of a gate, and all, in the product
   using Reduce = typename Exchange::template Reduce<UNITS, BLOCKS, SPLIT, COLUMNS>;       // to the gradient of h
-  using Gates = typename Either<Exchange::GATHERS_GATES, Exchange, Local>::template Gather<T, UNITS, RECURRENT, COLUMNS>;
+  using Gates = typename Either<Exchange::GATHERS_GATES, Exchange, Local>::template Gather<T, UNITS, RECURRENT, COLUMNS, false>;
   static constexpr int TILES = Reduce::TILES;                                     // of 16 units, a warp
   static constexpr int K_PARTS = Reduce::SHARES_ROWS ? 1 : SPLIT;
   static constexpr int STEPS = K * int(sizeof(T)) / (4 * MMA_WORDS) / K_PARTS;    // calls of mma along k, a warp
@@ -210,13 +210,18 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
   for (int i = 0; i < STAGES; i++) fetch(i);
   wait_for_copies<PENDING>();
   __syncthreads();
+  const auto transfer = [&](int i) {
+    fetch(i + STAGES);
+    write(i);
+    wait_for_copies<PENDING>();
+  };
+  constexpr bool GATHERS = Plan::Exchange::GATHERS_GATES;  // then sync waits for others; else total, after the products
   for (int i = 0; i <= last_t; i++) {
     plan.sync(i, [&] {
-      fetch(i + STAGES);
-      write(i);
-      wait_for_copies<PENDING>();
+      if (GATHERS) transfer(i);
     });
     help(i);
+    if (!GATHERS) transfer(i);
   }
 }
 

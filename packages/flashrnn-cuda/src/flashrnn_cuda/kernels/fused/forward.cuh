@@ -41,7 +41,7 @@ struct ForwardPlan {
   using Exchange = typename Config::Exchange;
   static constexpr int D = Config::D, UNITS = D / Exchange::CTAS, BLOCKS = Config::BLOCKS, STAGES = Config::STAGES;
   static constexpr int COLUMNS = Config::COLUMNS, ROWS = 8 * COLUMNS, LANE_ROWS = 2 * COLUMNS;
-  using Gather = typename Exchange::template Gather<T, UNITS, 1, COLUMNS>;  // of h
+  using Gather = typename Exchange::template Gather<T, UNITS, 1, COLUMNS, COLUMNS == 1>;  // of h
   static constexpr int STATES = Cell::STATES, GATES = Cell::GATES;
   static constexpr int RECURRENT = Cell::RECURRENT_GATES, INPUT = Cell::INPUT_GATES, FIRST_INPUT = GATES - INPUT;
   static constexpr int SAVED = Config::SAVE ? Cell::SAVED : 0;
