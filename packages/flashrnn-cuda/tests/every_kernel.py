@@ -1,4 +1,4 @@
-"""A small case of every kernel, for NVIDIA's compute-sanitizer:
+"""A small case of every kernel, for NVIDIA's compute-sanitizer.
 
 compute-sanitizer --tool racecheck --error-exitcode 1 python packages/flashrnn-cuda/tests/every_kernel.py cluster
 

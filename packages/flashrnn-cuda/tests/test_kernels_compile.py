@@ -29,11 +29,13 @@ def fused(
     head_dim: int,
     plain: bool,
     exchange: str = "local",
+    columns: int = 1,
 ) -> list[Kernel]:
-    """Both passes by an exchange, with all options or with none."""
+    """Both passes by an exchange, for tiles of 8 * columns rows, with all options or with none."""
     device, found = device_of(architecture), []
     for direction, flag in (("forward", "SAVE"), ("backward", "OUTSIDE")):
-        layout = plan(Pass(direction, cell, dtype.itemsize, head_dim, 1, 16), device, exchange)
+        wanted = Pass(direction, cell, dtype.itemsize, head_dim, num_heads=1, batch_size=16 * columns)
+        layout = plan(wanted, device, exchange, columns=columns)
         if isinstance(layout, Layout):
             flags = {"MASKED": not plain, "LIMITED": not plain, flag: True}
             found.append(catalogue.fused(direction, cell, dtype, layout, 16 if plain else 4, **flags))
@@ -94,6 +96,18 @@ def test_cuda_fused_compiles_for_other_sizes(function: str) -> None:
     (target,), cell = parse("9.0a"), get_cell(function)
     cases = [(torch.bfloat16, 16), (torch.bfloat16, 128), (torch.float32, 48)]
     kernels = [k for dtype, D in cases for k in fused(cell, dtype, target, D, plain=False)]
+    assert len(kernels) == 6
+    check(kernels, target)
+
+
+def test_tiles_of_more_rows_compile() -> None:
+    (target,) = parse("9.0a")
+    cases = [("slstm", 64, "local", 2), ("lstm", 256, "cluster", 2), ("gru", 768, "grid", 2), ("lstm", 768, "grid", 4)]
+    kernels = [
+        kernel
+        for function, head_dim, exchange, columns in cases
+        for kernel in fused(get_cell(function), torch.bfloat16, target, head_dim, False, exchange, columns)
+    ]
     assert len(kernels) == 6
     check(kernels, target)
 

@@ -15,9 +15,7 @@ DIRECTIONS = ("forward", "backward")
 
 
 def passes(function: str, item_bytes: int, head_dim: int, num_heads: int = 12, batch_size: int = 16) -> list[Pass]:
-    return [
-        Pass(direction, get_cell(function), item_bytes, head_dim, num_heads, batch_size) for direction in DIRECTIONS
-    ]
+    return [Pass(direction, get_cell(function), item_bytes, head_dim, num_heads, batch_size) for direction in DIRECTIONS]
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,9 @@ def test_what_a_call_asks_for_is_what_was_built(function: str, save: bool, limit
         assert catalogue.fused(direction, cell, torch.bfloat16, layout, 16, **flags) in built
 
 
-def asked_for(device: Device, function: str, dtype: torch.dtype, head_dim: int, num_heads: int, batch_size: int) -> list[Kernel]:
+def asked_for(
+    device: Device, function: str, dtype: torch.dtype, head_dim: int, num_heads: int, batch_size: int
+) -> list[Kernel]:
     """The fused kernels of a call without options."""
     cell, found = get_cell(function), []
     for direction, flag in zip(DIRECTIONS, ("SAVE", "OUTSIDE")):

@@ -45,9 +45,7 @@ _forced: dict[str, Any] = {}
 
 
 @contextmanager
-def forced(
-    exchange: Optional[str] = None, ctas: Optional[int] = None, columns: Optional[int] = None
-) -> Iterator[None]:
+def forced(exchange: Optional[str] = None, ctas: Optional[int] = None, columns: Optional[int] = None) -> Iterator[None]:
     """Plan for no other exchange, number of CTAs and of columns, on all threads: for tests and measurements."""
     _forced.update(exchange=exchange, ctas=ctas, columns=columns)
     layout_of.cache_clear()

@@ -32,6 +32,13 @@ PADDING = 16
 COLUMNS, BLOCKS, GRID_UNITS, SPLITS = (1, 2, 4), (1, 2), (8, 16, 24, 32), (1, 2, 4, 8)
 """What is tried: times 8 batch rows a tile, blocks of 8 units a team, units a CTA of a grid, warps a team."""
 
+MOST_COLUMNS = {
+    **{(direction, exchange): 2 for direction in ("forward", "backward") for exchange in ("local", "cluster")},
+    ("forward", "grid"): 4,
+    ("backward", "grid"): 1,
+}
+"""For more, or in float32, registers do not suffice; the gates of more rows take a grid longer than another wave."""
+
 MAX_TEAMS = 15
 """Each has a barrier of its own, beside that of the CTA."""
 
@@ -39,8 +46,6 @@ OVERHEAD = {("forward", 1): 76, ("forward", 2): 120, ("backward", 1): 100, ("bac
 """Registers a thread needs besides those that hold R, by direction and blocks a warp: found by compiling, none spills."""
 STATE_OVERHEAD = 12
 """The same, on top, for each state beyond two, where sums come back from a cluster."""
-COLUMNS_OVERHEAD = 8
-"""The same, on top, where a tile has more than 8 rows, besides what their sums and states take."""
 SPLIT_OVERHEAD, GRID_OVERHEAD = 56, {"forward": 44, "backward": 20}
 """The same, on top, where a float32 product is made of three; where a thread looks at several places in a mailbox."""
 
@@ -167,11 +172,13 @@ def columns_for(batch_size: int) -> list[int]:
 
 def layouts(wanted: Pass, device: Device) -> Iterator[Layout]:
     """All that is possible."""
-    for columns, blocks in product(columns_for(wanted.batch_size), BLOCKS):
-        for ctas in (1, *(size for size in CLUSTER_SIZES if size <= device.cluster_ctas)):
-            for split in SPLITS if ctas > 1 else (1,):
-                yield from layout(wanted, device, "local" if ctas == 1 else "cluster", ctas, columns, blocks, split)
-        for units, split in product(GRID_UNITS, SPLITS):
+    for columns, blocks, split in product(columns_for(wanted.batch_size), BLOCKS, SPLITS):
+        if split == 1:
+            yield from layout(wanted, device, "local", 1, columns, blocks, split)
+        for ctas in CLUSTER_SIZES:
+            if ctas <= device.cluster_ctas:
+                yield from layout(wanted, device, "cluster", ctas, columns, blocks, split)
+        for units in GRID_UNITS:
             ctas = max(2, -(-wanted.head_dim // units))
             if units % (UNITS * blocks) == 0 and ctas <= device.multiprocessors:
                 yield from layout(wanted, device, "grid", ctas, columns, blocks, split)
@@ -182,6 +189,8 @@ def layout(
 ) -> Iterator[Layout]:
     """The layout with that many CTAs, columns, blocks and warps a team, if it fits."""
     cell, item_bytes, forward = wanted.cell, wanted.item_bytes, wanted.direction == "forward"
+    if columns > (MOST_COLUMNS[wanted.direction, exchange] if item_bytes == 2 else 1):
+        return
     units = round_up(-(-wanted.head_dim // ctas), UNITS * blocks)
     D, recurrent, gates = units * ctas, len(cell.recurrent_gates), len(cell.gates)
     width = D if forward else recurrent * (D if exchange == "grid" else units)  # of the product, along k
@@ -241,11 +250,12 @@ def steps_in_registers(
     direction, item_bytes = wanted.direction, wanted.item_bytes
     available = device.registers // (32 * round_up(threads // 32, 4)) // 8 * 8
     overhead = OVERHEAD[direction, blocks]
-    overhead += (columns - 1) * (4 * tiles + 2 * blocks * (ring + 2 * wanted.cell.num_states))
-    overhead += COLUMNS_OVERHEAD if columns > 1 else 0
+    cell = wanted.cell
+    overhead += (columns - 1) * (4 * tiles + 2 * blocks * (ring + 2 * cell.num_states))
+    overhead += (columns - 1) * 8 * blocks * (len(cell.gates) - len(cell.recurrent_gates))
     overhead += SPLIT_OVERHEAD if item_bytes == 4 else 0
     overhead += GRID_OVERHEAD[direction] if exchange == "grid" else 0
-    overhead += STATE_OVERHEAD * (wanted.cell.num_states - 2) if exchange == "cluster" and direction == "backward" else 0
+    overhead += STATE_OVERHEAD * (cell.num_states - 2) if exchange == "cluster" and direction == "backward" else 0
     kept = (min(MOST_REGISTERS[direction, item_bytes], available) - overhead) // (4 * tiles)
     if kept >= steps:
         return steps

@@ -36,7 +36,7 @@ Source: CUDA C++ Programming Guide, technical specifications per compute capabil
 
 DIRECTIONS = ("forward", "backward")
 MOST_HEADS, MOST_TILES = 64, 1024
-"""Heads, and heads times 8 batch rows, that are built for: the plan depends on them where they are more than the device takes at
+"""Heads, and heads times 8 batch rows, that are built for: the plan depends on them where the device cannot take all at
 once. All have to be tried: with a few the layouts that other numbers take would be missed."""
 
 

@@ -26,6 +26,14 @@ class GradientTests(ContractBase):
         expected = compute(self.reference_config(function), *case, outputs=[output])
         compare(self.run(function, case, outputs=[output]), expected, dtype)
 
+    def test_where_the_first_gate_is_shut(self, function: str, dtype: torch.dtype, device: str) -> None:
+        """In slstm exp(i - m) is then 0, and what is saved must still say that it is not the 1 that the other one is."""
+        case = self.case(function, device, dtype)
+        with torch.no_grad():
+            for gate, value in enumerate((-200, 6)[: case[0].shape[2]]):
+                case[0][:, 1:, gate] = value
+        compare(self.run(function, case), compute(self.reference_config(function), *case), dtype)
+
     def test_every_single_state_alone(self, function: str, device: str) -> None:
         """Every state of every step, and every last one, alone in the loss."""
         dtype = self.dtypes[0]
