@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -10,9 +11,9 @@ from typing import Any, Callable
 import pytest
 import torch
 
-from benchmarks import compare, contenders, layers, plot, results, run, shapes, timing
+from benchmarks import compare, contenders, expected, layers, plot, results, run, shapes, timing
 from benchmarks.contenders import Calls
-from benchmarks.results import Results, Row
+from benchmarks.results import FOLDER, Results, Row
 
 SMALL = ["--device", "cpu", "--dtype", "float32", "--shape", "2x4", "--batch", "2", "--time", "3", "--function", "elman"]
 OLD = [
@@ -141,9 +142,9 @@ def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str], options: 
 def test_the_baselines_and_flashrnn_give_gradients_of_all_they_should() -> None:
     case = shapes.Case("gru", 2, 4, 3, 5, "float32")
     wanted = {"vanilla": [(3, 5, 3, 2, 4), (3, 2, 4, 4), (4, 2, 4)], "torch.nn": [(3, 5, 8), (24, 8), (24, 8), (24,), (24,)]}
-    for contender, expected in wanted.items():
+    for contender, sizes in wanted.items():
         calls = contenders.prepare(contender, case, torch.device("cpu"))
-        assert [tuple(x.shape) for x in calls.training()] == expected
+        assert [tuple(x.shape) for x in calls.training()] == sizes
         output = calls.forward()
         assert not (output if contender == "vanilla" else output[0]).requires_grad
 
@@ -183,6 +184,21 @@ def test_both_libraries_give_gradients_of_all_parameters_of_all_layers() -> None
 
 
 # ---------------------------------------------------------------------------------------------------------------- compare
+
+
+def test_what_was_expected_stands_beside_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the GPU that is named in the file; of a head that does not fit for training only the forward pass."""
+    assert expected.main([str(FOLDER / "nvidia-h200-2026-12-02-kernels.csv")]) == 0
+    told = capsys.readouterr().out
+    assert told.count("1x2048") == 1 and told.count("lstm 1x512, B 16") == 2
+    good, total = map(int, re.findall(r"(\d+) of (\d+) are expected", told)[0])
+    assert good >= 0.85 * total
+
+
+def test_files_of_unknown_gpus_have_no_expectation(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        expected.main([str(FOLDER / "vanilla-cpu.csv")])
+    assert "vanilla-cpu.csv" in capsys.readouterr().err
 
 
 def test_files_come_back_as_they_were(tmp_path: Path) -> None:
