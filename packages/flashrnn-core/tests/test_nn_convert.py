@@ -143,3 +143,36 @@ def test_refusals() -> None:
     with pytest.raises(ConfigError, match=r"^backend: expected a string, got 3"):
         flashrnn.nn.convert(model, backend=3)
     assert type(model[0]) is nn.LSTM
+
+
+def test_a_forward_of_its_own_is_kept() -> None:
+    """As libraries replace it that move or watch layers."""
+    model = nn.Sequential(nn.LSTM(E, H))
+    model[0].forward = lambda *arguments: "another"
+    conversion = flashrnn.nn.convert(model)[1]
+    assert conversion.replaced == () and "forward was replaced" in conversion.left["0"]
+    assert model(randn(T, B, E)) == "another"
+
+
+def test_a_layer_that_flashrnn_would_not_make_is_left() -> None:
+    model = nn.Sequential(nn.LSTM(E, H), nn.GRU(E, H))
+    model[0].batch_first = 1
+    conversion = flashrnn.nn.convert(model)[1]
+    assert conversion.replaced == ("1",) and "batch_first" in conversion.left["0"]
+
+
+def test_attributes_of_the_user_go_along() -> None:
+    model = nn.Sequential(nn.LSTM(E, H))
+    model[0].note = "mine"
+    flashrnn.nn.convert(model)
+    assert isinstance(model[0], flashrnn.nn.LSTM) and model[0].note == "mine"
+
+
+def test_hooks_of_the_state_dict_see_the_new_layer() -> None:
+    layer, seen = nn.LSTM(E, H), []
+    layer.register_load_state_dict_pre_hook(lambda module, *_: seen.append(module))
+    model = nn.Sequential(layer)
+    del layer
+    flashrnn.nn.convert(model)
+    model.load_state_dict(model.state_dict())
+    assert seen == [model[0]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, Optional
 
 import torch
@@ -25,7 +26,7 @@ def check_options(sizes: Mapping[str, Any], flags: Mapping[str, Any], dropout: A
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise ConfigError(describe(name, "True or False", repr(value)))
-    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
+    if isinstance(dropout, bool) or not isinstance(dropout, Real) or not 0 <= float(dropout) <= 1:
         raise ConfigError(describe("dropout", "a probability, from 0 to 1", repr(dropout)))
     if proj_size != 0:
         todo = "torch.nn.LSTM has a projection of h, flashrnn.nn has none."
@@ -50,7 +51,8 @@ def check_packed(packed: PackedSequence, input_size: int, weight: Tensor, **othe
     """Check a PackedSequence, beside which there is none of these other arguments."""
     for name, x in others.items():
         if x is not None:
-            todo = f"Give the padded batch, {name} and lengths: pad_packed_sequence makes it."
+            rest = "lengths" if name == "lengths" else f"lengths and {name}"
+            todo = f"Give the padded batch, which pad_packed_sequence makes, with {rest}."
             raise ConfigError(describe(name, "None with a PackedSequence", type(x).__name__, todo))
     data = packed.data
     if data.ndim != 2 or data.shape[1] != input_size:

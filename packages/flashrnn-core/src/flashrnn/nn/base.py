@@ -146,7 +146,8 @@ class RNNBase(Module):
                 cell has several. None: zeros. With a PackedSequence its rows are in the order before packing.
             lengths: [B] integers in 0..T (for one sequence: no axis). After its length a row keeps its states, its output is
                 0, and whatever stands in the padding has no influence. May lie on the CPU, where they are checked, and from
-                where they are copied; on a GPU values outside that range are taken as the nearest one inside.
+                where they are copied; on a GPU, and in compiled or exported calls, values outside that range are taken as
+                the nearest one inside.
             resets: bool, shaped as input without its features. Where true, one sequence of that row ends and another begins
                 with that step. Each is computed as if it were alone, in both directions: only the first of a row starts from
                 hx forward, only the last backward, and final states are those of the last forward, of the first backward.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Optional
+from weakref import ref
 
 from torch import nn
 
-from ..errors import DtypeError, describe
+from ..errors import ConfigError, DtypeError, describe
 from .base import RNNBase
 from .modules import GRU, LSTM, RNN
 
@@ -36,13 +37,15 @@ class Conversion:
 def convert(model: nn.Module, *, backend: str = "auto") -> tuple[nn.Module, Conversion]:
     """Replace every torch.nn.LSTM, GRU and RNN in a model, in place, by the layer of flashrnn that computes the same.
 
-    The new layer has the same Parameter objects, so that optimizers, tied weights and state_dicts go on as they are, is in
-    the same mode (training or evaluation), and has the same hooks, whose handles still remove them. A layer that stands in
-    several places becomes one that stands there. What the model holds outside its registered modules, say in a plain list,
-    is not seen. Convert before the model is compiled or wrapped for distributed training.
+    The new layer has the same Parameter objects, so that optimizers, tied weights and state_dicts go on as they are. It is in
+    the same mode (training or evaluation), has the same hooks, whose handles still remove them, and what attributes were set
+    on the old one. A layer that stands in several places becomes one that stands there. What the model holds outside its
+    registered modules, say in a plain list, is not seen. Convert before the model is compiled or wrapped for distributed
+    training.
 
     A layer is left where the new one would not compute the same: with proj_size or relu; of a subclass, as
-    torch.nn.utils.parametrize makes them; with other parameters, buffers or modules, as torch.nn.utils.prune makes them.
+    torch.nn.utils.parametrize makes them; with other parameters, buffers or modules, as torch.nn.utils.prune makes them;
+    with a forward of its own, as libraries make them that wrap layers in place.
 
     Args:
         model: a model, or such a layer itself.
@@ -85,7 +88,12 @@ def why_not(layer: nn.Module) -> Optional[str]:
         return f"proj_size is {layer.proj_size}, and flashrnn.nn has no projection of h"
     if layer.mode == "RNN_RELU":
         return "nonlinearity is 'relu', and flashrnn.nn has 'tanh' only"
-    plain = set(COUNTERPARTS[kind](**arguments(layer)).state_dict())
+    if "forward" in vars(layer):
+        return "its forward was replaced, on the layer itself"
+    try:
+        plain = set(COUNTERPARTS[kind](**arguments(layer)).state_dict())
+    except (ConfigError, DtypeError) as error:
+        return f"flashrnn.nn refuses its arguments: {error}"
     own = plain ^ {name for name, parameter in layer._parameters.items() if parameter is not None}
     own |= {*layer._buffers, *layer._modules}
     return f"it has not the parameters of a plain {kind.__name__}: {', '.join(sorted(own))}" if own else None
@@ -103,5 +111,14 @@ def counterpart(layer: Any, backend: str) -> RNNBase:
     for name, parameter in layer.named_parameters(remove_duplicate=False):
         new.register_parameter(name, parameter)
     hooks = {name: value for name, value in vars(layer).items() if "hook" in name}  # torch.nn.Module has them all there
-    vars(new).update(hooks)
+    of_the_user = {name: value for name, value in vars(layer).items() if name not in vars(untouched(layer))}
+    vars(new).update({**of_the_user, **hooks})
+    for hook in (hook for some in hooks.values() if isinstance(some, dict) for hook in some.values()):
+        if getattr(hook, "with_module", False):  # those of state_dict are called with a module that they refer to
+            hook.module = ref(new)
     return new
+
+
+def untouched(layer: nn.Module) -> nn.Module:
+    """A layer of torch.nn to which nothing was done, with the same arguments."""
+    return type(layer)(**arguments(layer))
