@@ -37,11 +37,11 @@ class Conversion:
 def convert(model: nn.Module, *, backend: str = "auto") -> tuple[nn.Module, Conversion]:
     """Replace every torch.nn.LSTM, GRU and RNN in a model, in place, by the layer of flashrnn that computes the same.
 
-    The new layer has the same Parameter objects, so that optimizers, tied weights and state_dicts go on as they are. It is in
-    the same mode (training or evaluation), has the same hooks, whose handles still remove them, and what attributes were set
-    on the old one. A layer that stands in several places becomes one that stands there. What the model holds outside its
-    registered modules, say in a plain list, is not seen. Convert before the model is compiled or wrapped for distributed
-    training.
+    The new layer has the same Parameter objects, so that optimizers, tied weights and state_dicts go on as they are. It is
+    in the same mode (training or evaluation), has the same hooks, whose handles still remove them, and the attributes that
+    were set on the old one. A layer that stands in several places becomes one that stands there. What the model holds
+    outside its registered modules, say in a plain list, is not seen. Convert before the model is compiled or wrapped for
+    distributed training.
 
     A layer is left where the new one would not compute the same: with proj_size or relu; of a subclass, as
     torch.nn.utils.parametrize makes them; with other parameters, buffers or modules, as torch.nn.utils.prune makes them;
