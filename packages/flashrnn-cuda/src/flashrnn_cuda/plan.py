@@ -44,8 +44,8 @@ MAX_TEAMS = 15
 
 OVERHEAD = {("forward", 1): 76, ("forward", 2): 120, ("backward", 1): 100, ("backward", 2): 124}
 """Registers a thread needs besides those that hold R, by direction and blocks a warp: found by compiling, none spills."""
-STATE_OVERHEAD = 12
-"""The same, on top, for each state beyond two, where sums come back from a cluster."""
+STATE_OVERHEAD, TEAM_OVERHEAD = {"local": 4, "cluster": 12, "grid": 0}, 24
+"""The same, on top, for each state beyond two on the way back; for float32 in a cluster."""
 SPLIT_OVERHEAD, GRID_OVERHEAD = 56, {"forward": 44, "backward": 20}
 """The same, on top, where a float32 product is made of three; where a thread looks at several places in a mailbox."""
 
@@ -255,7 +255,8 @@ def steps_in_registers(
     overhead += (columns - 1) * 8 * blocks * (len(cell.gates) - len(cell.recurrent_gates))
     overhead += SPLIT_OVERHEAD if item_bytes == 4 else 0
     overhead += GRID_OVERHEAD[direction] if exchange == "grid" else 0
-    overhead += STATE_OVERHEAD * (cell.num_states - 2) if exchange == "cluster" and direction == "backward" else 0
+    overhead += STATE_OVERHEAD[exchange] * max(0, cell.num_states - 2) if direction == "backward" else 0
+    overhead += TEAM_OVERHEAD if item_bytes == 4 and exchange == "cluster" else 0
     kept = (min(MOST_REGISTERS[direction, item_bytes], available) - overhead) // (4 * tiles)
     if kept >= steps:
         return steps
