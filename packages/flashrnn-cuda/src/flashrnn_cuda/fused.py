@@ -22,7 +22,7 @@ from .compile.kernel import Kernel
 from .device import device, index_of
 from .gradients import fill_weight_and_bias_gradients, gate_gradients, gradient_limits
 from .launch import function
-from .plan import Layout, Pass, plan, tiles, waves
+from .plan import Layout, Pass, plan, tiles_of, waves
 from .recompute import recompute_saved
 
 
@@ -183,7 +183,7 @@ def data_of(x: Optional[Tensor]) -> int:
 
 def groups_of(problem: Problem, layout: Layout) -> int:
     """Heads times tiles of batch rows."""
-    return problem.num_heads * tiles(layout, problem.batch_size)
+    return problem.num_heads * tiles_of(layout, problem.batch_size)
 
 
 def launch(problem: Problem, kernel: Kernel, layout: Layout, arguments: bytes) -> None:
@@ -202,7 +202,7 @@ def launch(problem: Problem, kernel: Kernel, layout: Layout, arguments: bytes) -
 
 def bias_gradient(problem: Problem, layout: Layout) -> Tensor:
     """The gradient of b by tile of batch rows, to be summed: [tiles, NB, NH, D] float32."""
-    shape = (tiles(layout, problem.batch_size), len(problem.cell.bias_gates), problem.num_heads, problem.head_dim)
+    shape = (tiles_of(layout, problem.batch_size), len(problem.cell.bias_gates), problem.num_heads, problem.head_dim)
     return torch.empty(shape, dtype=torch.float32, device=problem.device)
 
 

@@ -111,7 +111,8 @@ def counterpart(layer: Any, backend: str) -> RNNBase:
     for name, parameter in layer.named_parameters(remove_duplicate=False):
         new.register_parameter(name, parameter)
     hooks = {name: value for name, value in vars(layer).items() if "hook" in name}  # torch.nn.Module has them all there
-    of_the_user = {name: value for name, value in vars(layer).items() if name not in vars(untouched(layer))}
+    taken = {*vars(untouched(layer)), *vars(new)}
+    of_the_user = {name: value for name, value in vars(layer).items() if name not in taken}
     vars(new).update({**of_the_user, **hooks})
     for hook in (hook for some in hooks.values() if isinstance(some, dict) for hook in some.values()):
         if getattr(hook, "with_module", False):  # those of state_dict are called with a module that they refer to
