@@ -22,7 +22,7 @@ from flashrnn.problem import Problem
 from flashrnn_triton.backward import backward_kernel, cell_constants
 from flashrnn_triton.forward import forward_kernel
 from flashrnn_triton.launch import constants
-from flashrnn_triton.plan import SMALL_TILES, plan
+from flashrnn_triton.plan import FUSES_MULTIPLY_ADD, SMALL_TILES, plan
 
 HEAD_DIM = 64
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
@@ -75,7 +75,7 @@ def main(function: str, capability: str, folder: str) -> None:
             compiled = triton.compile(
                 source_of(kernel, problem, everything),
                 target=GPUTarget("cuda", int(capability), 32),
-                options={"num_warps": plan(problem, direction_of(kernel)).warps, "enable_fp_fusion": True},
+                options={"num_warps": plan(problem, direction_of(kernel)).warps, "enable_fp_fusion": FUSES_MULTIPLY_ADD},
             )
             path = Path(folder) / f"{kernel.arg_names[0]}-{TYPES[dtype]}-{everything}"
             path.with_suffix(".ttgir").write_text(compiled.asm["ttgir"])

@@ -20,6 +20,11 @@ SMALL_TILES = TRITON >= (3, 5)
 """Whether the compiler takes products with fewer than 16 columns."""
 
 
+FUSES_MULTIPLY_ADD = False
+"""Whether the compiler may make one rounding of two. Which it does changes with all that stands around, so that calls which ask
+for other gradients, or bring other strides, would differ in the last bits; it saves no instructions here."""
+
+
 class Tuning(NamedTuple):
     """How a kernel that loops over time is launched.
 
@@ -42,7 +47,7 @@ class Tuning(NamedTuple):
             "SHARES": min(self.warps, self.units // 16),
             "STAGES": self.stages,
             "num_warps": self.warps,
-            "enable_fp_fusion": True,
+            "enable_fp_fusion": FUSES_MULTIPLY_ADD,
         }
 
 
@@ -69,7 +74,7 @@ class WeightTuning(NamedTuple):
             "BLOCK_K": self.block,
             "STAGES": self.stages,
             "num_warps": self.warps,
-            "enable_fp_fusion": True,
+            "enable_fp_fusion": FUSES_MULTIPLY_ADD,
         }
 
 

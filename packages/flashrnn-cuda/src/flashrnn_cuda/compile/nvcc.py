@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Optional
 
 from .errors import CompileError, compile_error
-from .kernel import Compiled, Job, Kernel
+from .kernel import FLAGS, Compiled, Job, Kernel
 from .sources import include_paths
 
 FOLDERS = ("CUDA_HOME", "CUDA_PATH")
@@ -61,7 +61,7 @@ class Nvcc:
         """All options but the include paths."""
         number = architecture[len("sm_") :]
         target = f"-gencode=arch=compute_{number},code=sm_{number}"
-        return ["-std=c++17", "-cubin", target, "--expt-relaxed-constexpr", "-Xptxas=-v"]
+        return [*FLAGS, "-cubin", target, "--expt-relaxed-constexpr", "-Xptxas=-v"]
 
     def compile(self, kernel: Kernel, architecture: str) -> Compiled:
         """The kernel's cubin for an architecture such as sm_90a.

@@ -11,7 +11,7 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_void_p
 from typing import Optional
 
 from .errors import compile_error
-from .kernel import Compiled, Job, Kernel
+from .kernel import FLAGS, Compiled, Job, Kernel
 from .sources import include_paths
 
 LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12", "nvrtc64_130_0.dll", "nvrtc64_120_0.dll")
@@ -73,7 +73,7 @@ class Nvrtc:
 
     def flags(self, architecture: str) -> list[str]:
         """All options but the include paths."""
-        return ["--std=c++17", f"--gpu-architecture={architecture}", "-default-device", "--ptxas-options=-v"]
+        return [*FLAGS, f"--gpu-architecture={architecture}", "-default-device", "--ptxas-options=-v"]
 
     def compile(self, kernel: Kernel, architecture: str, *more: str) -> Compiled:
         """The kernel's cubin for an architecture such as sm_90a; `more` are further options.
