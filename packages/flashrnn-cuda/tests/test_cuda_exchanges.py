@@ -19,14 +19,14 @@ from flashrnn_testing import BackendContract, create_inputs, model_test
 
 pytestmark = pytest.mark.gpu
 
-EXCHANGES = ("cluster", "grid")
+EXCHANGES = ("cluster", "grid", "clusters")
 HEADS = (129, 192, 200, 256, 384, 500, 512, 640, 768, 1000, 1024)
 
 
 @pytest.fixture
 def exchange(request: pytest.FixtureRequest) -> Iterator[str]:
     """Only this exchange, whatever the plan would take."""
-    if request.param == "cluster" and torch.cuda.get_device_capability() < (9, 0):
+    if request.param in ("cluster", "clusters") and torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("clusters need compute capability 9.0")
     with forced(exchange=request.param):
         yield request.param
@@ -53,6 +53,15 @@ class TestGrid(BackendContract):
     head_dims = (9, 33, 64)
 
 
+@pytest.mark.parametrize("exchange", ["clusters"], indirect=True)
+@pytest.mark.usefixtures("exchange")
+class TestClusters(BackendContract):
+    """On the way back through both; forward, through L2."""
+
+    backend = "cuda_fused"
+    head_dims = (9, 33, 64)
+
+
 def check(function: str, B: int, T: int, NH: int, D: int, dtype: torch.dtype = torch.bfloat16) -> None:
     """Every state and gradient against vanilla_fwbw."""
     sizes = {"batch_size": B, "sequence_size": T, "num_heads": NH, "head_dim": D}
@@ -74,6 +83,18 @@ def test_head_dims(exchange: str, function: str, head_dim: int) -> None:
     check(function, 9, 11, 2, head_dim)
     if head_dim < 200:
         check(function, 9, 11, 2, head_dim, torch.float32)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 4])
+@pytest.mark.parametrize("cluster", [2, 4, 8, 16])
+@pytest.mark.parametrize("function", CELLS)
+def test_clusters_of_every_size(function: str, cluster: int, columns: int) -> None:
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("clusters need compute capability 9.0")
+    if function == "slstm" and columns == 4:
+        pytest.skip("its states take too many registers for 32 rows")
+    with forced(exchange="clusters", cluster=cluster, columns=columns):
+        check(function, 37, 29, 2, 200)
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 8, 9, 16, 17, 300])

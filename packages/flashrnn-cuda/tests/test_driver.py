@@ -15,7 +15,7 @@ from torch import Tensor
 from compile_helpers import Kernel
 from flashrnn import flashrnn
 from flashrnn_cuda import driver, launch
-from flashrnn_cuda.driver import DriverError, Function
+from flashrnn_cuda.driver import Attribute, DriverError, Function
 from flashrnn_testing import create_inputs
 
 GLOBAL, RELAXED = 0, 2
@@ -83,6 +83,20 @@ class FakeDriver:
         found._obj.value = 2
         return 0 if self.home[function.value] == self.current else INVALID_HANDLE
 
+    def cuOccupancyMaxActiveClusters(self, found: Any, function: Any, config: Any) -> int:
+        assert (config._obj.grid_x, config._obj.block_x, config._obj.shared_bytes) == (16, 32, 100_000)
+        found._obj.value = 7
+        return 0 if self.home[function.value] == self.current else INVALID_HANDLE
+
+    def cuDeviceGet(self, handle: Any, index: int) -> int:
+        handle._obj.value = index
+        return 0
+
+    def cuDeviceGetAttribute(self, value: Any, which: Any, handle: int) -> int:
+        assert which == Attribute.MULTIPROCESSORS
+        value._obj.value = 132
+        return 0
+
     def cuLaunchKernel(self, function: Any, *_: Any) -> int:
         if self.current is None:
             return INVALID_CONTEXT
@@ -108,15 +122,16 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     driver.primary_context.cache_clear()
 
 
-def load(cubin: bytes = b"cubin") -> Function:
-    return Function(cubin, "fill", 0, 100_000, cluster=16)
+def load(cubin: bytes = b"cubin", cluster: int = 16) -> Function:
+    return Function(cubin, "fill", 0, 100_000, cluster)
 
 
 @pytest.mark.parametrize("before", [[], [TORCHS], [ANOTHER], [TORCHS, ANOTHER]])
 def test_a_kernel_is_loaded_into_torchs_context_and_leaves_all_as_it_was(fake: FakeDriver, before: list[int]) -> None:
     fake.contexts = list(before)
-    kernel = load()
-    assert fake.home[kernel.handle.value] == TORCHS and kernel.resident(32) == 2
+    for cluster, resident in ((1, 2 * 132), (16, 7 * 16)):
+        kernel = load(cluster=cluster)
+        assert fake.home[kernel.handle.value] == TORCHS and kernel.resident(32) == resident
     assert fake.contexts == (before or [TORCHS]) and fake.mode == GLOBAL
 
 

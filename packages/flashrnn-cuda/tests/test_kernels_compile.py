@@ -78,13 +78,13 @@ def test_cuda_fused_compiles(architecture: str, function: str, dtype: torch.dtyp
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("function", CELLS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("exchange", ["cluster", "grid"])
+@pytest.mark.parametrize("exchange", ["cluster", "grid", "clusters"])
 def test_other_exchanges_compile(exchange: str, architecture: str, function: str, dtype: torch.dtype) -> None:
     """For the largest heads that are common: 512 units and more in 16 bits, half of that in 32."""
-    if exchange == "cluster" and architecture == "8.0":
+    if exchange != "grid" and architecture == "8.0":
         pytest.skip("8.0 has no clusters")
     (target,), cell = parse(architecture), get_cell(function)
-    units = {"cluster": 512, "grid": 768}[exchange] if architecture == "9.0a" else 128
+    units = {"cluster": 512, "grid": 768, "clusters": 768}[exchange] if architecture == "9.0a" else 128
     head_dim = units // 2 if dtype == torch.float32 else units
     kernels = fused(cell, dtype, target, head_dim, plain=dtype == torch.float16, exchange=exchange)
     assert len(kernels) == 2
@@ -103,12 +103,13 @@ def test_cuda_fused_compiles_for_other_sizes(function: str) -> None:
 def test_tiles_of_more_rows_compile() -> None:
     (target,) = parse("9.0a")
     cases = [("slstm", 64, "local", 2), ("lstm", 256, "cluster", 2), ("gru", 768, "grid", 2), ("lstm", 768, "grid", 4)]
+    cases += [("lstm", 768, "clusters", 2), ("gru", 384, "clusters", 4)]
     kernels = [
         kernel
         for function, head_dim, exchange, columns in cases
         for kernel in fused(get_cell(function), torch.bfloat16, target, head_dim, False, exchange, columns)
     ]
-    assert len(kernels) == 6
+    assert len(kernels) == 10
     check(kernels, target)
 
 
@@ -149,10 +150,10 @@ def test_one_of_each_with_ninja_and_nvcc() -> None:
     nvcc, target, cell = find_nvcc(), parse("9.0a")[0], get_cell("lstm")
     if nvcc is None:
         pytest.skip("no nvcc on this machine")
-    exchanges = ("local", "cluster", "grid")
+    exchanges = ("local", "cluster", "grid", "clusters")
     kernels = [x for exchange in exchanges for x in fused(cell, torch.bfloat16, target, 64, False, exchange)]
     kernels += [*alternated(cell, torch.bfloat16, 16), catalogue.replay(cell, torch.bfloat16)]
     kernels += [catalogue.weight_gradient(torch.bfloat16, 16), catalogue.sums()]
-    assert len(kernels) == 11
+    assert len(kernels) == 13
     for kernel, compiled in zip(kernels, nvcc.compile_many([(kernel, target.name) for kernel in kernels])):
         assert compiled.spilled_bytes == 0 and compiled.registers > 0, kernel.name

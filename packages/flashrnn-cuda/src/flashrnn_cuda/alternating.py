@@ -153,7 +153,7 @@ def launch(problem: Problem, kernel: Kernel, cut: Tile, arguments: bytes) -> Non
     loaded = function(kernel, index, cut.shared_bytes)
     groups = problem.num_heads * -(-problem.batch_size // (ROWS * cut.columns))
     items = groups * -(-problem.head_dim // (UNITS * cut.blocks))
-    grid = min(items, loaded.resident(THREADS) * device(index).multiprocessors)
+    grid = min(items, loaded.resident(THREADS))
     loaded.launch((grid,), THREADS, arguments, cooperative=True)
 
 

@@ -43,7 +43,7 @@ def fused(direction: str, cell: CellSpec, dtype: torch.dtype, layout: Layout, pi
         "STAGES": layout.stages,
         "PIECE": piece,
     }
-    cluster = "" if layout.exchange != "cluster" else f"__cluster_dims__({layout.ctas}, 1, 1) "
+    cluster = "" if layout.cluster == 1 else f"__cluster_dims__({layout.cluster}, 1, 1) "
     text = f"""#include "fused/{direction}.cuh"
 #include "exchange/{layout.exchange}.cuh"
 {config(cell, dtype, numbers, flags, [f"using Exchange = {exchange(layout)};"])}
@@ -61,7 +61,8 @@ extern "C" __global__ {cluster}__launch_bounds__({layout.threads}, 1) void fused
 
 def exchange(layout: Layout) -> str:
     """The exchange of a layout in CUDA."""
-    return {"local": "Local", "cluster": f"Cluster<{layout.ctas}>", "grid": f"Grid<{layout.ctas}>"}[layout.exchange]
+    sizes = {"local": "", "cluster": f"<{layout.ctas}>", "grid": f"<{layout.ctas}>", "clusters": f"<{layout.ctas}, {layout.cluster}>"}
+    return layout.exchange.title() + sizes[layout.exchange]
 
 
 @cache

@@ -38,6 +38,19 @@ PORTABLE_CLUSTER_SIZE = 8
 INVALID_CONTEXT, INVALID_HANDLE = 201, 400  # CUresult
 RELAXED = 2  # CUstreamCaptureMode
 
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig: the grid, the CTA, dynamic shared memory, the stream, attributes and how many."""
+
+    _fields_ = [
+        *((name, c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared_bytes")),
+        ("stream", c_void_p),
+        ("attributes", c_void_p),
+        ("attribute_count", c_uint),
+    ]
+
+
 SIGNATURES = {
     "cuInit": [c_uint],
     "cuGetErrorString": [c_int, POINTER(c_char_p)],
@@ -54,6 +67,7 @@ SIGNATURES = {
     "cuModuleGetFunction": [POINTER(c_void_p), c_void_p, c_char_p],
     "cuFuncSetAttribute": [c_void_p, c_int, c_int],
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": [POINTER(c_int), c_void_p, c_int, ctypes.c_size_t],
+    "cuOccupancyMaxActiveClusters": [POINTER(c_int), c_void_p, POINTER(LaunchConfig)],
     "cuLaunchKernel": [c_void_p, *[c_uint] * 7, c_void_p, POINTER(c_char_p), POINTER(c_void_p)],
     "cuLaunchCooperativeKernel": [c_void_p, *[c_uint] * 7, c_void_p, POINTER(c_char_p)],
 }
@@ -114,7 +128,7 @@ class Function:
     """A kernel, loaded into the context torch uses on one device."""
 
     def __init__(self, cubin: bytes, entry: str, index: int, shared_bytes: int, cluster: int = 1) -> None:
-        self.index, self.shared_bytes = index, shared_bytes
+        self.index, self.shared_bytes, self.cluster = index, shared_bytes, cluster
         self.start, self.start_cooperative = library().cuLaunchKernel, library().cuLaunchCooperativeKernel
         self.residents: dict[int, int] = {}
         self.module, self.handle = c_void_p(), c_void_p()
@@ -140,12 +154,18 @@ class Function:
         check(status)
 
     def resident(self, threads: int) -> int:
-        """How many CTAs of `threads` one SM holds at a time."""
+        """How many CTAs of `threads` the device holds at a time."""
         if threads not in self.residents:
-            count, find = c_int(), library().cuOccupancyMaxActiveBlocksPerMultiprocessor
+            count = c_int()
             with torchs_context(self.index):
-                check(find(byref(count), self.handle, threads, self.shared_bytes))
-            self.residents[threads] = count.value
+                if self.cluster > 1:
+                    config = LaunchConfig(self.cluster, 1, 1, threads, 1, 1, self.shared_bytes)
+                    check(library().cuOccupancyMaxActiveClusters(byref(count), self.handle, byref(config)))
+                    self.residents[threads] = count.value * self.cluster
+                else:
+                    find = library().cuOccupancyMaxActiveBlocksPerMultiprocessor
+                    check(find(byref(count), self.handle, threads, self.shared_bytes))
+                    self.residents[threads] = count.value * attribute(device(self.index), Attribute.MULTIPROCESSORS)
         return self.residents[threads]
 
 

@@ -22,7 +22,7 @@ from .compile.kernel import Kernel
 from .device import device, index_of
 from .gradients import fill_weight_and_bias_gradients, gate_gradients, gradient_limits
 from .launch import function
-from .plan import Layout, Pass, plan, tiles_of, waves
+from .plan import THROUGH_L2, Layout, Pass, plan, tiles_of, waves
 from .recompute import recompute_saved
 
 
@@ -45,9 +45,9 @@ _forced: dict[str, Any] = {}
 
 
 @contextmanager
-def forced(exchange: Optional[str] = None, ctas: Optional[int] = None, columns: Optional[int] = None) -> Iterator[None]:
-    """Plan for no other exchange, number of CTAs and of columns, on all threads: for tests and measurements."""
-    _forced.update(exchange=exchange, ctas=ctas, columns=columns)
+def forced(**options: Union[str, int]) -> Iterator[None]:
+    """Plan with these options of `plan` alone, such as exchange="grid", on all threads: for tests and measurements."""
+    _forced.update(options)
     layout_of.cache_clear()
     try:
         yield
@@ -170,7 +170,7 @@ def settled(layout: Union[Layout, str]) -> Layout:
 
 def mailbox_of(problem: Problem, layout: Layout) -> Optional[Tensor]:
     """What CTAs hand on through global memory, at first without mail; None where they have no need of it."""
-    if layout.exchange != "grid":
+    if layout.exchange not in THROUGH_L2:
         return None
     words = groups_of(problem, layout) * layout.mailbox_bytes // 4
     return torch.full((words,), NO_MAIL, dtype=torch.int32, device=problem.device)
@@ -189,15 +189,14 @@ def groups_of(problem: Problem, layout: Layout) -> int:
 def launch(problem: Problem, kernel: Kernel, layout: Layout, arguments: bytes) -> None:
     """As many CTAs as the layout has, for each group; those of a grid run together, in several launches if need be."""
     index, groups = index_of(problem.device), groups_of(problem, layout)
-    if layout.exchange != "grid":
-        cluster = function(kernel, index, layout.shared_bytes, layout.ctas)
-        cluster.launch((groups * layout.ctas,), layout.threads, arguments)
+    found = function(kernel, index, layout.shared_bytes, layout.cluster)
+    if layout.exchange not in THROUGH_L2:
+        found.launch((groups * layout.ctas,), layout.threads, arguments)
         return
-    grid = function(kernel, index, layout.shared_bytes)
-    at_once = grid.resident(layout.threads) * device(index).multiprocessors // layout.ctas
+    at_once = found.resident(layout.threads) // layout.ctas
     for first in range(FIRST_GROUP, groups, at_once):
         count = min(at_once, groups - first)
-        grid.launch((count * layout.ctas,), layout.threads, pack.starting_at(first, arguments), cooperative=True)
+        found.launch((count * layout.ctas,), layout.threads, pack.starting_at(first, arguments), cooperative=True)
 
 
 def bias_gradient(problem: Problem, layout: Layout) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Optional, Union
 from flashrnn.cells import CellSpec
 
 from .device import Device
-from .step_time import COLUMN_NS, SPLIT_NS, besides_ns, product_ns
+from .step_time import LOOK_BYTES, Step, step_ns
 
 COLUMN_ROWS = 8
 """Batch rows that are columns of one product on the tensor cores."""
@@ -37,6 +37,7 @@ MOST_COLUMNS = {
     **{(direction, exchange): 2 for direction in ("forward", "backward") for exchange in ("local", "cluster")},
     ("forward", "grid"): 4,
     ("backward", "grid"): 1,
+    ("backward", "clusters"): 4,
 }
 """For more, or in float32, registers do not suffice; the gates of more rows take a grid longer than another wave."""
 
@@ -45,15 +46,20 @@ MAX_TEAMS = 15
 
 OVERHEAD = {("forward", 1): 76, ("forward", 2): 120, ("backward", 1): 100, ("backward", 2): 124}
 """Registers a thread needs besides those that hold R, by direction and blocks a warp: found by compiling, none spills."""
-STATE_OVERHEAD, TEAM_OVERHEAD = {"local": 4, "cluster": 12, "grid": 0}, 24
+STATE_OVERHEAD, TEAM_OVERHEAD = {"local": 4, "cluster": 12, "grid": 0, "clusters": 12}, 24
 """The same, on top, for each state beyond two on the way back; for float32 in a cluster."""
-SPLIT_OVERHEAD, GRID_OVERHEAD = 56, {"forward": 44, "backward": 20}
+SPLIT_OVERHEAD, MAIL_OVERHEAD = 56, {"forward": {"grid": 44}, "backward": {"grid": 20, "clusters": 28}}
 """The same, on top, where a float32 product is made of three; where a thread looks at several places in a mailbox."""
 
 MOST_REGISTERS = {("forward", 2): 240, ("backward", 2): 240, ("forward", 4): 192, ("backward", 4): 232}
 """That a thread is planned with, by direction and bytes of an element: of 255, for what is not foreseen."""
 
 CLUSTER_SIZES = (2, 4, 8, 16)
+USABLE = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
+"""Of all SMs, by the size of clusters, as measured on an H200: 132, 132, 120, 120 and 112."""
+
+THROUGH_L2 = ("grid", "clusters")
+"""Exchanges that have a mailbox; they take all CTAs of a tile at a time."""
 
 BARRIER_BYTES, MAILBOX_SLOTS = 16, 16
 """Of a cluster's exchange; of a grid's."""
@@ -64,8 +70,10 @@ class Layout:
     """One fused kernel.
 
     Attributes:
-        exchange: how CTAs hand each other what the next step reads, as in kernels/exchange: "local", "cluster" or "grid".
+        exchange: how CTAs hand each other what the next step reads, as in kernels/exchange: "local", "cluster", "grid", or, on
+            the way back, "clusters".
         ctas: how many share a head and a tile of batch rows.
+        cluster: of those, how many form a cluster.
         D: head_dim rounded up.
         columns: times 8 batch rows a tile.
         blocks: blocks of 8 units that a team owns.
@@ -79,6 +87,7 @@ class Layout:
 
     exchange: str
     ctas: int
+    cluster: int
     D: int
     columns: int
     blocks: int
@@ -97,7 +106,12 @@ class Layout:
         return COLUMN_ROWS * self.columns
 
     def __str__(self) -> str:
-        tiles = {"local": "one SM", "cluster": f"a cluster of {self.ctas} SMs", "grid": f"{self.ctas} SMs through L2"}
+        tiles = {
+            "local": "one SM",
+            "cluster": f"a cluster of {self.ctas} SMs",
+            "grid": f"{self.ctas} SMs through L2",
+            "clusters": f"{self.ctas} SMs in clusters of {self.cluster} through L2",
+        }
         return f"{tiles[self.exchange]} a tile of {self.rows} rows, about {self.step_ns / 1000:.2f} us a step"
 
 
@@ -137,6 +151,7 @@ def plan(
     device: Device,
     exchange: Optional[str] = None,
     ctas: Optional[int] = None,
+    cluster: Optional[int] = None,
     columns: Optional[int] = None,
 ) -> Union[Layout, str]:
     """The layout of a fused pass, or why there is none.
@@ -144,12 +159,17 @@ def plan(
     Args:
         wanted: what to plan for.
         device: where.
-        exchange, ctas, columns: None: whatever is fastest; else this one, for tests.
+        exchange, ctas, cluster, columns: None: whatever is fastest; else this one, for tests. "clusters" go forward as "grid".
     """
+    if exchange == "clusters" and wanted.direction == "forward":
+        exchange, cluster = "grid", None
     found = [
         x
         for x in layouts(wanted, device)
-        if exchange in (None, x.exchange) and ctas in (None, x.ctas) and columns in (None, x.columns)
+        if exchange in (None, x.exchange)
+        and ctas in (None, x.ctas)
+        and cluster in (None, x.cluster)
+        and columns in (None, x.columns)
     ]
     if found:
         return fastest(found, wanted, device)
@@ -175,28 +195,33 @@ def layouts(wanted: Pass, device: Device) -> Iterator[Layout]:
     """All that is possible."""
     for columns, blocks, split in product(columns_for(wanted.batch_size), BLOCKS, SPLITS):
         if split == 1:
-            yield from layout(wanted, device, "local", 1, columns, blocks, split)
-        for ctas in CLUSTER_SIZES:
-            if ctas <= device.cluster_ctas:
-                yield from layout(wanted, device, "cluster", ctas, columns, blocks, split)
+            yield from layout(wanted, device, "local", 1, 1, columns, blocks, split)
+        clusters = [size for size in CLUSTER_SIZES if size <= device.cluster_ctas]
+        for ctas in clusters:
+            yield from layout(wanted, device, "cluster", ctas, ctas, columns, blocks, split)
         for units in GRID_UNITS:
             ctas = max(2, -(-wanted.head_dim // units))
             if units % (UNITS * blocks) == 0 and ctas <= device.multiprocessors:
-                yield from layout(wanted, device, "grid", ctas, columns, blocks, split)
+                yield from layout(wanted, device, "grid", ctas, 1, columns, blocks, split)
+            for cluster in clusters if wanted.direction == "backward" else ():
+                whole = max(2 * cluster, round_up(ctas, cluster))
+                if units % (UNITS * blocks) == 0 and whole <= usable(cluster, device):
+                    yield from layout(wanted, device, "clusters", whole, cluster, columns, blocks, split)
 
 
 def layout(
-    wanted: Pass, device: Device, exchange: str, ctas: int, columns: int, blocks: int, split: int
+    wanted: Pass, device: Device, exchange: str, ctas: int, cluster: int, columns: int, blocks: int, split: int
 ) -> Iterator[Layout]:
-    """The layout with that many CTAs, columns, blocks and warps a team, if it fits."""
+    """The layout with that many CTAs, in all and a cluster, columns, blocks and warps a team, if it fits."""
     cell, item_bytes, forward = wanted.cell, wanted.item_bytes, wanted.direction == "forward"
     if columns > (MOST_COLUMNS[wanted.direction, exchange] if item_bytes == 2 else 1):
         return
     units = round_up(-(-wanted.head_dim // ctas), UNITS * blocks)
     D, recurrent, gates = units * ctas, len(cell.recurrent_gates), len(cell.gates)
-    width = D if forward else recurrent * (D if exchange == "grid" else units)  # of the product, along k
-    row_parts = split if exchange == "cluster" and not forward else 1  # a team's warps share out rows, or else k
-    tiles = (recurrent * blocks + 1) // 2 if forward else ((ctas if exchange == "cluster" else 1) * blocks + 1) // 2
+    through_l2 = exchange in THROUGH_L2
+    width = D if forward else recurrent * units * (ctas // cluster if through_l2 else 1)  # of the product, along k
+    row_parts = split if cluster > 1 and not forward else 1  # a team's warps share out rows, or else k
+    tiles = (recurrent * blocks + 1) // 2 if forward else (cluster * blocks + 1) // 2
     tiles, uneven = divmod(tiles, row_parts)
     steps, left = divmod(width * item_bytes, MMA_BYTES * (split // row_parts))
     teams = units // (UNITS * blocks)
@@ -211,27 +236,36 @@ def layout(
     rows, parts = COLUMN_ROWS * columns, 1 if forward else recurrent
     array = rows * (units * item_bytes + PADDING)
     gathered = rows * (width * item_bytes + PADDING)
-    buffers = (1 if exchange == "grid" and not (forward and columns == 1) else 2) * gathered
-    own = 2 * parts * array if exchange == "grid" else 0
+    buffers = (1 if through_l2 else 2) * gathered
+    own = 2 * parts * array if through_l2 else 0
     rest = warps * (steps - kept) * tiles * 512
     initial = 0 if forward else 32 * teams * 2 * columns * blocks * cell.num_states * 4
     sums = (warps - teams) * tiles * columns * 512 if row_parts == 1 else 0
-    reduced = 0 if forward or exchange != "cluster" else 2 * rows * D * 4
+    summed = 0 if forward or cluster == 1 else rows * units * cluster * 4
     results = wanted.moved_states + len(cell.saved) if forward else gates - recurrent
-    fixed = buffers + own + rest + initial + sums + reduced + 2 * results * array + BARRIER_BYTES
+    fixed = buffers + own + rest + initial + sums + 2 * summed + 2 * results * array + BARRIER_BYTES
     for stages in STAGES:
         shared = fixed + stages * ring * array
         if shared <= device.shared_bytes:
-            handed = rows * (width * item_bytes if forward or exchange == "grid" else D * 4)
-            step_ns = (
-                besides_ns(exchange, ctas, handed)
-                + product_ns(steps, tiles * columns * (1 if item_bytes == 2 else 6), warps, rest)
-                + (SPLIT_NS[exchange] if split > row_parts else 0)
-                + COLUMN_NS * blocks * (columns - 1)
+            handed = rows * width * item_bytes if forward or through_l2 else 0
+            mailbox = MAILBOX_SLOTS * cluster * handed if through_l2 else 0
+            step = Step(
+                warps=warps,
+                mma_calls=steps * tiles * columns * (1 if item_bytes == 2 else 6),
+                weight_bytes=rest,
+                operand_bytes=warps * steps * MMA_BYTES * rows,
+                is_split=split > row_parts,
+                gates=gates,
+                blocks=blocks,
+                columns=columns,
+                sources=ctas // cluster,
+                handed=handed,
+                looks=-(-handed // (LOOK_BYTES * (threads - 32))),
+                summed=summed,
             )
-            mailbox = MAILBOX_SLOTS * handed if exchange == "grid" else 0
             yield Layout(
-                *(exchange, ctas, D, columns, blocks, split, kept, transfer_warps, stages, threads, shared, mailbox, step_ns)
+                *(exchange, ctas, cluster, D, columns, blocks, split, kept, transfer_warps, stages, threads, shared, mailbox),
+                step_ns=step_ns(exchange, step),
             )
             return
 
@@ -255,9 +289,9 @@ def steps_in_registers(
     overhead += (columns - 1) * (4 * tiles + 2 * blocks * (ring + 2 * cell.num_states))
     overhead += (columns - 1) * 8 * blocks * (len(cell.gates) - len(cell.recurrent_gates))
     overhead += SPLIT_OVERHEAD if item_bytes == 4 else 0
-    overhead += GRID_OVERHEAD[direction] if exchange == "grid" else 0
+    overhead += MAIL_OVERHEAD[direction].get(exchange, 0)
     overhead += STATE_OVERHEAD[exchange] * max(0, cell.num_states - 2) if direction == "backward" else 0
-    overhead += TEAM_OVERHEAD if item_bytes == 4 and exchange == "cluster" else 0
+    overhead += TEAM_OVERHEAD if item_bytes == 4 and exchange in ("cluster", "clusters") else 0
     kept = (min(MOST_REGISTERS[direction, item_bytes], available) - overhead) // (4 * tiles)
     if kept >= steps:
         return steps
@@ -265,9 +299,13 @@ def steps_in_registers(
 
 
 def groups_at_once(layout: Layout, device: Device) -> int:
-    """How many the device takes at a time; clusters leave some SMs unused."""
-    usable = 0.92 if layout.exchange == "cluster" else 1.0
-    return max(1, int(usable * device.multiprocessors / layout.ctas))
+    """How many the device takes at a time."""
+    return max(1, usable(layout.cluster, device) // layout.ctas)
+
+
+def usable(cluster: int, device: Device) -> int:
+    """How many SMs clusters of so many get into; some are left over in each part of the chip."""
+    return int(USABLE[cluster] * device.multiprocessors)
 
 
 def waves(layout: Layout, wanted: Pass, device: Device) -> int:

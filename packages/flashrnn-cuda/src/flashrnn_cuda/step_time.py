@@ -1,37 +1,72 @@
-"""A model of the time of a step of cuda_fused in nanoseconds, fed by figures that were measured on an H200."""
+"""A model of the time of a step of cuda_fused in nanoseconds, fitted to whole passes that were measured on an H200.
+
+What was measured is in benchmarks/LOG.md, `python -m benchmarks.expected` holds the model against a result file.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 CLOCK_GHZ = 1.75
 MMA_CLOCKS, SHARED_BYTES_A_CLOCK = 8, 128
 """A call of mma on one of an SM's four tensor cores; what shared memory yields."""
 
-SPLIT_NS = {"cluster": 100, "grid": 50}
-"""Adding up the products of a team."""
+ALONE = 1.5
+"""How many times as long as mma itself takes a warp that has a tensor core to itself, and nobody to hide its latency behind."""
 
-COLUMN_NS = 200
-"""The pointwise step of 8 more batch rows, a block of units."""
+LOOK_BYTES = 16
+"""Of a mailbox at a time."""
 
 LOCAL_NS = ((0, 200),)
-CLUSTER_NS = ((2048, 385), (4096, 466), (8192, 601), (12288, 680), (16384, 765))
-GRID_NS, GRID_CTA_NS = ((8192, 910), (12288, 1010), (16384, 1150), (49152, 1910), (65536, 2180)), 4
-"""What a step takes besides its product, by bytes that are handed to each CTA, and for each CTA.
-
-Fitted to whole passes that were measured on an H200, see benchmarks/LOG.md.
-"""
-
-
-def product_ns(steps: int, tiles: int, warps: int, rest_bytes: int) -> float:
-    """The product of one CTA, of which rest_bytes of R come from shared memory."""
-    rounds = -(-warps // 4)
-    return (rounds * steps * tiles * MMA_CLOCKS + rest_bytes / SHARED_BYTES_A_CLOCK) / CLOCK_GHZ
+HANDED_NS = ((2048, 315), (4096, 396), (8192, 626), (12288, 960), (16384, 1200))
+SUMMED_NS = ((4096, 397), (8192, 584), (16384, 900), (24576, 1294))
+"""What a step takes besides its product on one SM, and in a cluster by bytes that are handed, or sent as sums, to each CTA."""
+SPLIT_NS, COLUMN_NS = 100, 200
+"""There: adding up the products of a team; the pointwise step of 8 more batch rows, a block of units."""
 
 
-def besides_ns(exchange: str, ctas: int, handed: int) -> float:
-    """The pointwise step, and until what the CTAs of a tile hand to each other, so many bytes to each, is there."""
-    if exchange == "grid":
-        return interpolate(GRID_NS, handed) + GRID_CTA_NS * ctas
-    return interpolate(CLUSTER_NS if exchange == "cluster" else LOCAL_NS, handed)
+class Step(NamedTuple):
+    """What one CTA does in a step.
+
+    Attributes:
+        warps, mma_calls: that multiply, on four tensor cores; what each calls.
+        weight_bytes, operand_bytes: what they read from shared memory for the product: of R, of the other factor.
+        is_split: whether they add up what they have multiplied.
+        gates, blocks, columns: blocks of 8 units and of 8 batch rows that a warp takes through the pointwise step, gates of each.
+        sources: CTAs that it gathers from.
+        handed, summed: bytes that others hand to it, of what it multiplies, and of sums.
+        looks: at the mailbox, a thread.
+    """
+
+    warps: int
+    mma_calls: int
+    weight_bytes: int
+    operand_bytes: int
+    is_split: bool
+    gates: int
+    blocks: int
+    columns: int
+    sources: int
+    handed: int
+    looks: int
+    summed: int
+
+
+def step_ns(exchange: str, step: Step) -> float:
+    """The time of a step by an exchange."""
+    rounds, mma = -(-step.warps // 4), step.mma_calls * MMA_CLOCKS / CLOCK_GHZ
+    more_columns = step.blocks * (step.columns - 1)
+    if exchange in ("grid", "clusters"):
+        read = (step.weight_bytes + step.operand_bytes) / SHARED_BYTES_A_CLOCK / CLOCK_GHZ
+        product = max(max(rounds, ALONE) * mma, read)
+        if exchange == "grid":
+            waiting = 700 + 3.9 * step.sources + 4 * step.handed / 1024 + 32 * step.looks
+            return waiting + 1.6 * product + 35 * step.gates * (step.blocks - 1) + 190 * more_columns
+        return 850 + 0.8 * product + 50 * step.handed / 1024 + 55 * step.summed / 1024 + 115 * more_columns
+    product = rounds * mma + step.weight_bytes / SHARED_BYTES_A_CLOCK / CLOCK_GHZ
+    besides = LOCAL_NS if exchange == "local" else HANDED_NS if step.handed else SUMMED_NS
+    adding = SPLIT_NS if step.is_split else 0
+    return interpolate(besides, step.handed + step.summed) + product + adding + COLUMN_NS * more_columns
 
 
 def interpolate(table: tuple[tuple[int, float], ...], x: int) -> float:

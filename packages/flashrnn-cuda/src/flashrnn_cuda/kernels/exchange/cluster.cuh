@@ -64,12 +64,16 @@ struct Arrivals {
 template <int CTAS_>
 struct Cluster {
   static constexpr int CTAS = CTAS_;
-  static constexpr bool GATHERS_GATES = false;
+  static constexpr int GATHERS = 1;
   static __device__ __forceinline__ int rank() { return int(blockIdx.x % CTAS); }
   static __device__ __forceinline__ int group() { return int(blockIdx.x / CTAS); }
+  template <int UNITS>
+  static __device__ __forceinline__ int gathered(int x) {
+    return rank() * UNITS + x;
+  }
 
   // A CTA stores its own units into the buffers of all the others.
-  template <class T, int UNITS, int PARTS, int COLUMNS, bool ROOMY>
+  template <class T, int UNITS, int PARTS, int COLUMNS>
   struct Gather : GatherInPlace<Cluster, T, UNITS, PARTS, COLUMNS> {
     using Base = GatherInPlace<Cluster, T, UNITS, PARTS, COLUMNS>;
     static constexpr int SIZE = int(sizeof(T)), PIECES = 8 * 8 * SIZE / 16;  // of 16 bytes, a block of 8 units and 8 rows
@@ -86,13 +90,14 @@ struct Cluster {
 
     // Each lane takes one piece of a block to every (32 / PIECES)-th CTA.
     template <int COUNT>
-    __device__ __forceinline__ void send(int i, int part, int unit, int lane) const {
+    __device__ __forceinline__ void send(int i, int unit, int lane) const {
       __syncwarp();
       const uint barrier = arrivals().barrier(i);
 #pragma unroll
-      for (int k = 0; k < COUNT * COLUMNS; k++) {
-        const int row = k % COLUMNS * 8 + lane % 8, byte = (unit + k / COLUMNS * 8) * SIZE + lane / 8 % (PIECES / 8) * 16;
-        const char* const from = this->buffer(i) + Base::own(part, row) + byte;
+      for (int k = 0; k < PARTS * COUNT * COLUMNS; k++) {
+        const int block = k / COLUMNS % COUNT, row = k % COLUMNS * 8 + lane % 8;
+        const int byte = (unit + block * 8) * SIZE + lane / 8 % (PIECES / 8) * 16;
+        const char* const from = this->buffer(i) + Base::own(k / (COLUMNS * COUNT), row) + byte;
         const Piece16 piece = *reinterpret_cast<const Piece16*>(from);
 #pragma unroll
         for (int next = 0; next < CTAS; next += 32 / PIECES) {
@@ -105,7 +110,10 @@ struct Cluster {
     __device__ __forceinline__ void wait(int i) const { arrivals().wait(i); }
   };
 
-  // The warps of a CTA share all units of the head; what a CTA has computed for a unit goes to a place of its own in the
+  template <class T, int UNITS, int PARTS, int COLUMNS>
+  using GatherGates = Local::GatherGates<T, UNITS, PARTS, COLUMNS>;
+
+  // The warps of a CTA share the units of all CTAs; what a CTA has computed for a unit goes to a place of its own in the
   // owner's buffer [CTAS][UNITS][rows], in float32. The owner adds up, always in the same order.
   template <int UNITS, int BLOCKS, int SPLIT, int COLUMNS>
   struct Reduce {
@@ -118,8 +126,10 @@ struct Cluster {
     char* memory;
 
     __device__ __forceinline__ Arrivals arrivals() const { return {memory + 2 * BUFFER}; }
+    // Among the units of the cluster.
+    static __device__ __forceinline__ int row(int team, int part, int q) { return ((team * SPLIT + part) * 2 * TILES + q) * 8; }
     static __device__ __forceinline__ int unit(int first_unit, int team, int part, int q) {
-      return ((team * SPLIT + part) * 2 * TILES + q) * 8;
+      return first_unit - rank() * UNITS + row(team, part, q);
     }
 
     __device__ __forceinline__ void begin() const { arrivals().begin(); }
@@ -150,7 +160,7 @@ struct Cluster {
       for (int m = 0; m < TILES; m++)
 #pragma unroll
         for (int n = 0; n < COLUMNS; n++)
-          send_tile(i, unit(0, team, part, 2 * m), n, product[2 * m] + 2 * n, product[2 * m + 1] + 2 * n, lane);
+          send_tile(i, row(team, part, 2 * m), n, product[2 * m] + 2 * n, product[2 * m + 1] + 2 * n, lane);
     }
 
     __device__ __forceinline__ void total(int i, float (&total)[BLOCKS][2 * COLUMNS],
@@ -159,11 +169,15 @@ struct Cluster {
 #pragma unroll
       for (int block = 0; block < BLOCKS; block++)
 #pragma unroll
-        for (int j = 0; j < 2 * COLUMNS; j++) {
-          total[block][j] = 0.f;
-          const int unit = (team * BLOCKS + block) * 8 + lane / 4, row = j / 2 * 8 + lane % 4 * 2 + j % 2;
+        for (int n = 0; n < COLUMNS; n++) {
+          const int unit = (team * BLOCKS + block) * 8 + lane / 4, row = n * 8 + lane % 4 * 2;
+          float2 sum = {0.f, 0.f};
 #pragma unroll
-          for (int from = 0; from < CTAS; from++) total[block][j] += *reinterpret_cast<const float*>(place(i, from, unit, row));
+          for (int from = 0; from < CTAS; from++) {
+            const float2 part = *reinterpret_cast<const float2*>(place(i, from, unit, row));
+            sum.x += part.x, sum.y += part.y;
+          }
+          total[block][2 * n] = sum.x, total[block][2 * n + 1] = sum.y;
         }
     }
   };

@@ -33,8 +33,8 @@ __device__ __forceinline__ bool has_arrived(const Piece16& piece) {
 }
 
 // A look at what is not there yet costs as much as one at what is, and slows down what is on its way. On an H200 a step is
-// shortest with this many clocks before the first.
-constexpr int PAUSE = 300;
+// shortest with this many clocks between the last own part sent and the first look.
+constexpr int PAUSE = 150;
 
 __device__ __forceinline__ void pause(int clocks) {
   const long long start = clock64();
@@ -42,25 +42,29 @@ __device__ __forceinline__ void pause(int clocks) {
   }
 }
 
-template <int CTAS_>
+// EVERY: only the CTAs that many apart work together, so that there are as many exchanges in a group, each with its own mailbox.
+template <int CTAS_, int EVERY = 1>
 struct Grid {
-  static constexpr int CTAS = CTAS_;
-  static constexpr bool GATHERS_GATES = true;
-  static __device__ __forceinline__ int rank() { return int(blockIdx.x % CTAS); }
-  static __device__ __forceinline__ int group() { return int(blockIdx.x / CTAS); }
+  static constexpr int CTAS = CTAS_, GATHERS = CTAS;
+  static __device__ __forceinline__ int rank() { return int(blockIdx.x / EVERY % CTAS); }
+  static __device__ __forceinline__ int group() { return int(blockIdx.x / (EVERY * CTAS)); }
+  template <int UNITS>
+  static __device__ __forceinline__ int gathered(int x) {
+    return x;
+  }
 
-  // A set holds the units of this CTA, [PARTS][rows][UNITS]; what is gathered lies elsewhere, if ROOMY twice: then no thread
-  // waits for those that still read what came before. The mailbox of a group: SLOTS buffers of pieces of 16 bytes, by 8 rows,
+  // A set holds the units of this CTA, [PARTS][rows][UNITS]; what is gathered lies elsewhere. The mailbox of a group: SLOTS buffers of pieces of 16 bytes, by 8 rows,
   // block of 8 units, row.
-  template <class T, int UNITS, int PARTS, int COLUMNS, bool ROOMY>
+  template <class T, int UNITS, int PARTS, int COLUMNS>
   struct Gather {
     static constexpr int SIZE = int(sizeof(T)), WIDTH = PARTS * CTAS * UNITS, PER_ROW = 8 * SIZE / 16;
     static constexpr int PIECES = 8 * PER_ROW, COLUMN = WIDTH / 8 * PIECES;  // of a block of 8 units and 8 rows; of 8 rows
     static constexpr int PITCH = WIDTH * SIZE + 16, OWN_PITCH = UNITS * SIZE + 16;
-    static constexpr bool EARLY = ROOMY;
-    static constexpr int BUFFER = 8 * COLUMNS * PITCH, MORE_BYTES = EARLY ? 2 * BUFFER : BUFFER;
+    static constexpr bool EARLY = true;
+    static constexpr int MORE_BYTES = 8 * COLUMNS * PITCH;
     static constexpr int SET_BYTES = PARTS * 8 * COLUMNS * OWN_PITCH;
-    static constexpr int SLOTS = 16, CLEARED = 4, SLOT = COLUMNS * COLUMN * 16, MAILBOX_BYTES = SLOTS * SLOT;
+    static constexpr int SLOTS = 16, CLEARED = 4, SLOT = COLUMNS * COLUMN * 16;
+    static constexpr int MAILBOX_BYTES = EVERY * SLOTS * SLOT;  // of a group
     static_assert(SLOTS > 2 * CLEARED + 2, "what is cleared is seen in time");
     char* sets;
     int distance;
@@ -69,10 +73,12 @@ struct Grid {
     __device__ __forceinline__ void begin() const {}
     __device__ __forceinline__ void end() const {}
 
-    __device__ __forceinline__ char* buffer(int i) const { return more + (EARLY ? (i & 1) * BUFFER : 0); }
+    __device__ __forceinline__ char* buffer(int i) const { return more; }
     static __device__ __forceinline__ int own(int part, int row) { return (part * 8 * COLUMNS + row) * OWN_PITCH; }
     __device__ __forceinline__ char* set(int i) const { return sets + (i & 1) * distance; }
-    __device__ __forceinline__ char* slot(int i) const { return mailbox + i % SLOTS * SLOT; }
+    __device__ __forceinline__ char* slot(int i) const {
+      return mailbox + (int(blockIdx.x) % EVERY * SLOTS + i % SLOTS) * SLOT;
+    }
     // Where the units of this CTA begin among the pieces of 8 rows in a slot.
     static __device__ __forceinline__ int own_pieces(int part) { return (part * CTAS + rank()) * (UNITS / 8 * PIECES); }
 
@@ -81,27 +87,28 @@ struct Grid {
     }
 
     template <int COUNT>
-    __device__ __forceinline__ void send(int i, int part, int unit, int lane) const {
+    __device__ __forceinline__ void send(int i, int unit, int lane) const {
       __syncwarp();
-      char* const to = slot(i) + (own_pieces(part) + unit / 8 * PIECES) * 16;
 #pragma unroll
-      for (int x = lane; x < COUNT * COLUMNS * PIECES; x += 32) {
-        const int column = x / (COUNT * PIECES), piece = x % (COUNT * PIECES), row = column * 8 + piece / PER_ROW % 8;
+      for (int x = lane; x < PARTS * COUNT * COLUMNS * PIECES; x += 32) {
+        const int part = x / (COUNT * COLUMNS * PIECES), column = x / (COUNT * PIECES) % COLUMNS, piece = x % (COUNT * PIECES);
+        const int row = column * 8 + piece / PER_ROW % 8, place = own_pieces(part) + unit / 8 * PIECES + column * COLUMN + piece;
         const int byte = unit * SIZE + piece / PIECES * 8 * SIZE + piece % PER_ROW * 16;
         Piece16 mail = *reinterpret_cast<const Piece16*>(set(i) + own(part, row) + byte);
 #pragma unroll
         for (int k = 0; k < 4; k++)
           if (mail.words[k] == EMPTY) mail.words[k] = QUIET_NAN;
-        store_mail(to + (column * COLUMN + piece) * 16, mail);
+        store_mail(slot(i) + place * 16, mail);
       }
     }
 
-    // The last warp clears up while all others fetch what every CTA has sent.
+    // All meet, so that none looks long before this CTA's own part is on its way, and that none overwrites what another reads.
+    // Then the last warp clears up while all others fetch what every CTA has sent.
     template <int THREADS, class Meanwhile>
     __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
       const int thread = int(threadIdx.x);
-      if constexpr (!EARLY) __syncthreads();
       meanwhile();
+      __syncthreads();
       pause(PAUSE);
       if (thread < THREADS - 32)
         fetch<THREADS - 32>(i, thread);
@@ -155,6 +162,9 @@ struct Grid {
 
     __device__ __forceinline__ void wait(int i) const {}
   };
+
+  template <class T, int UNITS, int PARTS, int COLUMNS>
+  using GatherGates = Gather<T, UNITS, PARTS, COLUMNS>;
 
   // Every CTA has the gates of all units, and computes the products of its own.
   template <int UNITS, int BLOCKS, int SPLIT, int COLUMNS>

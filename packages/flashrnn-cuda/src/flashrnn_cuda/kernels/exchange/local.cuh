@@ -5,7 +5,7 @@
 // i = 0, 1, 2, ...: no CTA can be two steps ahead of another, since each step needs something from all of them.
 //
 // Gather: what each CTA knows of its own units, all CTAs get, PARTS numbers a unit and row. There are two sets of memory, for i
-// in turn, that begin with SET_BYTES of the gathering; MORE_BYTES of it are elsewhere. ROOMY: memory may be spent on speed.
+// in turn, that begin with SET_BYTES of the gathering; MORE_BYTES of it are elsewhere.
 //   own(part, row) where in a set the units of this CTA lie
 //   put(i, ...)    a block of 8 units, by the warp that owns them
 //   send(i, ...)   the blocks that the warp has put, on their way
@@ -14,7 +14,9 @@
 //   wait(i)        then, by each thread that reads buffer(i): what the others have sent is there too
 //   buffer(i)      rows of [PARTS][CTAS][UNITS], PITCH bytes apart, until sync(i + 1)
 //
-// Only with GATHERS_GATES are the gates gathered on the way back; else each CTA has those of its own units.
+// On the way back each CTA multiplies the gates of so many CTAs as it GATHERS them from; 1: its own alone.
+//   GatherGates    how, a Gather
+//   gathered(x)    the unit of the head that is the x-th of those gathered
 //
 // Reduce: of what each CTA has computed for all units, the owners get the sums. The warps of a team share the product out, by
 // its rows if SHARES_ROWS, else along k, so that the leader alone has something to send.
@@ -48,9 +50,9 @@ struct GatherInPlace {
   __device__ __forceinline__ void put(int i, int part, int unit, int lane, const float (&x)[2 * COLUMNS]) const {
     store_tiles<T>(buffer(i) + own(part, 0) + unit * SIZE, PITCH, lane, x);
   }
-  // COUNT blocks, from `unit` on.
+  // COUNT blocks of each part, from `unit` on.
   template <int COUNT>
-  __device__ __forceinline__ void send(int i, int part, int unit, int lane) const {}
+  __device__ __forceinline__ void send(int i, int unit, int lane) const {}
 
   template <int THREADS, class Meanwhile>
   __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
@@ -62,12 +64,18 @@ struct GatherInPlace {
 
 struct Local {
   static constexpr int CTAS = 1;
-  static constexpr bool GATHERS_GATES = false;
+  static constexpr int GATHERS = 1;
   static __device__ __forceinline__ int rank() { return 0; }
   static __device__ __forceinline__ int group() { return int(blockIdx.x); }
+  template <int UNITS>
+  static __device__ __forceinline__ int gathered(int x) {
+    return x;
+  }
 
-  template <class T, int UNITS, int PARTS, int COLUMNS, bool ROOMY>
+  template <class T, int UNITS, int PARTS, int COLUMNS>
   using Gather = GatherInPlace<Local, T, UNITS, PARTS, COLUMNS>;
+  template <class T, int UNITS, int PARTS, int COLUMNS>
+  using GatherGates = Gather<T, UNITS, PARTS, COLUMNS>;
 
   // Each team computes the products of its own units, its warps along parts of k.
   template <int UNITS, int BLOCKS, int SPLIT, int COLUMNS>

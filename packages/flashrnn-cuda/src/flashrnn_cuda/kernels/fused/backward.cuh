@@ -62,9 +62,9 @@ struct BackwardPlan {
   using Exchange = typename Config::Exchange;
   static constexpr int UNITS = D / Exchange::CTAS, SPLIT = Config::SPLIT;
   static constexpr int COLUMNS = Config::COLUMNS, ROWS = 8 * COLUMNS, LANE_ROWS = 2 * COLUMNS;
-  static constexpr int GATE = Exchange::GATHERS_GATES ? D : UNITS, K = RECURRENT * GATE;  // of a gate, and all, in the product
+  static constexpr int GATE = Exchange::GATHERS * UNITS, K = RECURRENT * GATE;            // of a gate, and all, in the product
   using Reduce = typename Exchange::template Reduce<UNITS, BLOCKS, SPLIT, COLUMNS>;       // to the gradient of h
-  using Gates = typename Either<Exchange::GATHERS_GATES, Exchange, Local>::template Gather<T, UNITS, RECURRENT, COLUMNS, false>;
+  using Gates = typename Exchange::template GatherGates<T, UNITS, RECURRENT, COLUMNS>;
   static constexpr int TILES = Reduce::TILES;                                     // of 16 units, a warp
   static constexpr int K_PARTS = Reduce::SHARES_ROWS ? 1 : SPLIT;
   static constexpr int STEPS = K * int(sizeof(T)) / (4 * MMA_WORDS) / K_PARTS;    // calls of mma along k, a warp
@@ -101,8 +101,6 @@ struct BackwardPlan {
   __device__ __forceinline__ Team team_of_helper(int warp) const { return {memory + SUMS, warp % TEAMS, 1 + warp / TEAMS}; }
   __device__ __forceinline__ Reduce reduce() const { return {memory + REDUCE}; }
   static __device__ __forceinline__ int first_unit() { return Exchange::rank() * UNITS; }
-  // The first unit of what is gathered of a gate.
-  static __device__ __forceinline__ int first_gathered() { return Exchange::GATHERS_GATES ? 0 : first_unit(); }
   // Where in a set the gradient of a gate lies, row by row.
   static __device__ __forceinline__ int offset(int gate, int row) {
     return gate < RECURRENT ? Gates::own(gate, row) : Gates::SET_BYTES + (gate - RECURRENT) * ARRAY + row * PITCH;
@@ -137,7 +135,7 @@ __device__ __forceinline__ typename BackwardPlan<Config>::Weights load_weights(c
     const int first = Plan::Reduce::unit(plan.first_unit(), team.index, team.part, q);
     if (first < 0) return 0;
     const int k = (team.part % Plan::K_PARTS * Plan::STEPS * MMA_WORDS + i) * 4 / int(sizeof(T));
-    const int out = plan.first_gathered() + k % Plan::GATE;
+    const int out = Plan::Exchange::template gathered<Plan::UNITS>(k % Plan::GATE);
     return load_word<T, true>(args.weights, args.sizes.head_dim, k / Plan::GATE, head, out, first + lane / 4);
   });
   return weights;
@@ -149,7 +147,6 @@ template <class Config>
 __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& plan, const BackwardArguments& args, int first_row,
                                                   int head, int thread) {
   using Plan = BackwardPlan<Config>;
-  static_assert(!Plan::Gates::EARLY, "what all have put goes out in sync");
   constexpr int STAGES = Config::STAGES, PENDING = STAGES - 2;  // step i ends with what comes for i + 1
   constexpr int SIZE = int(sizeof(typename Plan::T)), ROW = Plan::UNITS * SIZE, THREADS = Plan::TRANSFER_THREADS;
   using Inputs = Pieces<ROW, Config::PIECE, Plan::INPUTS - Plan::STATES_READ, Plan::ROWS, THREADS>;  // of the step itself
@@ -210,36 +207,42 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
   for (int i = 0; i < STAGES; i++) fetch(i);
   wait_for_copies<PENDING>();
   __syncthreads();
-  const auto transfer = [&](int i) {
-    fetch(i + STAGES);
-    write(i);
+  const auto transfer = [&](int done) {  // the last step that all warps have done
+    if (done >= 0) {
+      fetch(done + STAGES);
+      write(done);
+    }
     wait_for_copies<PENDING>();
   };
-  constexpr bool GATHERS = Plan::Exchange::GATHERS_GATES;  // then sync waits for others; else total, after the products
+  constexpr bool GATHERS = Plan::Exchange::GATHERS > 1;  // then sync waits for others; else total, after the products
   for (int i = 0; i <= last_t; i++) {
     plan.sync(i, [&] {
-      if (GATHERS) transfer(i);
+      if (GATHERS) transfer(i - Plan::Gates::EARLY);
     });
     help(i);
     if (!GATHERS) transfer(i);
   }
+  if (Plan::Gates::EARLY) write(last_t);
 }
 
 // --------------------------------------------------------------------------------------------------------- compute warps
 
 // What comes through R, and all that reaches the old states of step t + 1, seen from step t (-1: the initial states).
-template <class Config>
+// meanwhile() comes while sums of other CTAs are on their way.
+template <class Config, class Meanwhile>
 __device__ __forceinline__ void receive(float (&d_state)[Config::BLOCKS][2 * Config::COLUMNS][BackwardPlan<Config>::STATES],
                                         const typename BackwardPlan<Config>::Weights& weights,
                                         const typename BackwardPlan<Config>::Team& team, const BackwardPlan<Config>& plan,
                                         const BackwardArguments& args,
-                                        const TileRows<Config::MASKED, 2 * Config::COLUMNS>& rows, int t, int lane) {
+                                        const TileRows<Config::MASKED, 2 * Config::COLUMNS>& rows, int t, int lane,
+                                        Meanwhile meanwhile) {
   using Plan = BackwardPlan<Config>;
   float product[2 * Plan::TILES][Plan::LANE_ROWS] = {}, total[Config::BLOCKS][Plan::LANE_ROWS];
   const int i = args.sizes.time - 2 - t;  // of step t + 1
   if (!Config::LIMITED || !args.cut) multiply(product, weights, plan.operand(i, 0), Plan::Gates::PITCH, lane);
   team.add_up(product, lane);
   plan.reduce().send(i, product, team.index, team.part, lane);
+  meanwhile();
   plan.reduce().total(i, total, product, team.index, lane);
 #pragma unroll
   for (int block = 0; block < Config::BLOCKS; block++)
@@ -327,12 +330,11 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
           store_tiles<T>(plan.results(i) + Plan::offset(g, 0) + (warp_unit + block * 8) * SIZE, Plan::PITCH, lane, d_gate[g]);
       }
     }
-#pragma unroll
-    for (int g = 0; g < Plan::RECURRENT; g++)
-      gates.template send<BLOCKS>(i, g, warp_unit, lane);
+    gates.template send<BLOCKS>(i, warp_unit, lane);
     plan.sync(i, [] {});
-    if (!AT_START) load_input(i + 1);
-    receive<Config>(d_state, weights, team, plan, args, rows, t - 1, lane);
+    receive<Config>(d_state, weights, team, plan, args, rows, t - 1, lane, [&] {
+      if (!AT_START) load_input(i + 1);
+    });
   };
   for (int i = 0; i < last_t; i++) step(i, Constant<false>{});
   step(last_t, Constant<true>{});

@@ -41,7 +41,7 @@ struct ForwardPlan {
   using Exchange = typename Config::Exchange;
   static constexpr int D = Config::D, UNITS = D / Exchange::CTAS, BLOCKS = Config::BLOCKS, STAGES = Config::STAGES;
   static constexpr int COLUMNS = Config::COLUMNS, ROWS = 8 * COLUMNS, LANE_ROWS = 2 * COLUMNS;
-  using Gather = typename Exchange::template Gather<T, UNITS, 1, COLUMNS, COLUMNS == 1>;  // of h
+  using Gather = typename Exchange::template Gather<T, UNITS, 1, COLUMNS>;  // of h
   static constexpr int STATES = Cell::STATES, GATES = Cell::GATES;
   static constexpr int RECURRENT = Cell::RECURRENT_GATES, INPUT = Cell::INPUT_GATES, FIRST_INPUT = GATES - INPUT;
   static constexpr int SAVED = Config::SAVE ? Cell::SAVED : 0;
@@ -214,7 +214,7 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
     }
     gather.put(0, 0, warp_unit + block * 8, lane, h);
   }
-  gather.template send<BLOCKS>(0, 0, warp_unit, lane);
+  gather.template send<BLOCKS>(0, warp_unit, lane);
   plan.sync(0);
 
   float input[Plan::INPUT * BLOCKS][LANE_ROWS];
@@ -256,7 +256,7 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
         for (int k = 0; k < Plan::SAVED; k++) saved[k][j] = saved_[k];
       }
       gather.put(t + 1, 0, warp_unit + block * 8, lane, next_h);
-      if (block == BLOCKS - 1) gather.template send<BLOCKS>(t + 1, 0, warp_unit, lane);
+      if (block == BLOCKS - 1) gather.template send<BLOCKS>(t + 1, warp_unit, lane);
       const int offset = (warp_unit + block * 8) * int(sizeof(T));
 #pragma unroll
       for (int s = Plan::FIRST_STAGED; s < STATES; s++)

@@ -7,17 +7,6 @@
 
 namespace flashrnn {
 
-template <bool FIRST, class A, class B>
-struct Either_ {
-  using Type = A;
-};
-template <class A, class B>
-struct Either_<false, A, B> {
-  using Type = B;
-};
-template <bool FIRST, class A, class B>
-using Either = typename Either_<FIRST, A, B>::Type;
-
 // A value that the type knows.
 template <bool VALUE>
 struct Constant {
