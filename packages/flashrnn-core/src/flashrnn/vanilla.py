@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NoReturn, Optional
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn, Optional, Union
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from .dtypes import accumulate_dtype, round_to
 from .errors import BackendUnavailable, ConfigError, ForwardModeError
 from .layouts import OUTPUT, rearrange
 from .problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
+from .scan import exports_any, scan
 
 
 def steps(problem: Problem, inputs: Inputs, products: Optional[Tensor] = None) -> Iterator[tuple[Tensors, Tensors]]:
@@ -23,30 +24,33 @@ def steps(problem: Problem, inputs: Inputs, products: Optional[Tensor] = None) -
     Their dtype is that in which products accumulate. `products`, [T, NR, NH, B, D], are the recurrent products where they
     are known already.
     """
-    cell, config, accumulate = problem.cell, problem.config, accumulate_dtype(problem.dtype)
-    states, R, b = initial_states(problem, inputs), recurrent_matrices(problem, inputs), inputs.b.to(accumulate).unsqueeze(2)
-    padding, resets = masks(problem, inputs)
-    assert inputs.Wx is not None
-    for t, Wx in enumerate(rearrange(inputs.Wx, "BTGHD", "TGHBD").unbind(0)):
-        if padding is not None:
-            Wx = Wx.masked_fill(padding[t], 0)
-        if resets is not None:
-            states = tuple(x.masked_fill(resets[t], 0) for x in states)
-        h = clip_gradient(states[0], config.gradient_recurrent_clipval)
-        if products is None:
-            product = recurrent_product(problem, h.detach() if config.gradient_recurrent_cut else h, R)
-        else:
-            product = products[t]
-        new, saved = cell.step(preactivations(cell, Wx.to(accumulate), product, b), (h, *states[1:]))
-        if config.forward_clipval is not None:
-            new = (clip_state(problem, new[0]), *new[1:])
-        if padding is not None:
-            new = tuple(torch.where(padding[t], x_old, x_new) for x_old, x_new in zip(states, new))
-        states = new
+    states, R, b = before_the_loop(problem, inputs)
+    sequences = read_by_steps(problem, inputs, products)
+    for now in zip(*(x.unbind(0) for x in sequences.values())):
+        states, saved = step(problem, R, b, states, **dict(zip(sequences, now)))
         yield states, saved
 
 
+def steps_at_once(problem: Problem, inputs: Inputs) -> tuple[list[Tensor], Tensor]:
+    """The last states, [NH, B, D] each, and those after every step, [T, NS, NH, B, D]: in an exported graph for any T."""
+    states, R, b = before_the_loop(problem, inputs)
+    sequences = read_by_steps(problem, inputs)
+
+    def new_states(*tensors: Tensor) -> list[Tensor]:
+        *given, R, b = tensors
+        new, _ = step(problem, R, b, given[: len(states)], **dict(zip(sequences, given[len(states) :])))
+        return [*new, torch.stack(new)]
+
+    return scan(new_states, states, list(sequences.values()), (R, b))
+
+
 # ------------------------------------------------------------------------------------------------------- before the loop
+
+
+def before_the_loop(problem: Problem, inputs: Inputs) -> tuple[Tensors, Tensor, Tensor]:
+    """The initial states, and R and b as every step takes them."""
+    b = inputs.b.to(accumulate_dtype(problem.dtype)).unsqueeze(2)
+    return initial_states(problem, inputs), recurrent_matrices(problem, inputs), b
 
 
 def initial_states(problem: Problem, inputs: Inputs) -> Tensors:
@@ -78,7 +82,42 @@ def masks(problem: Problem, inputs: Inputs) -> tuple[Optional[Tensor], Optional[
     return padding, resets
 
 
+def read_by_steps(problem: Problem, inputs: Inputs, products: Optional[Tensor] = None) -> dict[str, Tensor]:
+    """What `step` reads one entry of at each step, by its names there; T is the first axis. What is missing is left out."""
+    assert inputs.Wx is not None
+    padding, resets = masks(problem, inputs)
+    sequences = {"Wx": rearrange(inputs.Wx, "BTGHD", "TGHBD"), "padding": padding, "resets": resets, "product": products}
+    return {name: x for name, x in sequences.items() if x is not None}
+
+
 # ---------------------------------------------------------------------------------------------------------- inside the loop
+
+
+def step(
+    problem: Problem,
+    R: Tensor,
+    b: Tensor,
+    states: Sequence[Tensor],
+    Wx: Tensor,
+    padding: Optional[Tensor] = None,
+    resets: Optional[Tensor] = None,
+    product: Optional[Tensor] = None,
+) -> tuple[Tensors, Tensors]:
+    """One step: the new states and the saved activations, given the old states and what `read_by_steps` has for the step."""
+    cell, config = problem.cell, problem.config
+    if padding is not None:
+        Wx = Wx.masked_fill(padding, 0)
+    if resets is not None:
+        states = [x.masked_fill(resets, 0) for x in states]
+    h = clip_gradient(states[0], config.gradient_recurrent_clipval)
+    if product is None:
+        product = recurrent_product(problem, h.detach() if config.gradient_recurrent_cut else h, R)
+    new, saved = cell.step(preactivations(cell, Wx.to(b.dtype), product, b), (h, *states[1:]))
+    if config.forward_clipval is not None:
+        new = (clip_state(problem, new[0]), *new[1:])
+    if padding is not None:
+        new = tuple(torch.where(padding, x_old, x_new) for x_old, x_new in zip(states, new))
+    return new, saved
 
 
 def recurrent_product(problem: Problem, h: Tensor, R: Tensor) -> Tensor:
@@ -149,8 +188,9 @@ def clip_state(problem: Problem, h: Tensor) -> Tensor:
 
 def was_clipped(problem: Problem, h: Tensor) -> Tensor:
     """Whether h, as it is stored, stands at the bound. Asked of the stored value, forward and backward answer alike."""
-    bound = float(torch.tensor(problem.config.forward_clipval, dtype=problem.dtype))
-    return round_to(h.detach(), problem.dtype).abs() >= bound
+    v = problem.config.forward_clipval
+    assert v is not None
+    return round_to(h.detach(), problem.dtype).abs() >= h.new_full((), v, dtype=problem.dtype)
 
 
 class Vanilla(Backend):
@@ -167,10 +207,14 @@ class Vanilla(Backend):
 
     def run(self, problem: Problem, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """states [NS, B, T, NH, D] and last_states [NS, B, NH, D], with autograd."""
-        last, history = initial_states(problem, inputs), []
-        for last, _ in steps(problem, inputs):
-            history.append(torch.stack(last))
-        states = torch.stack(history) if history else torch.stack(last).unsqueeze(0)[:0]
+        last: Union[Tensors, list[Tensor]]
+        if exports_any(problem.sequence_size):
+            last, states = steps_at_once(problem, inputs)
+        else:
+            last, history = initial_states(problem, inputs), []
+            for last, _ in steps(problem, inputs):
+                history.append(torch.stack(last))
+            states = torch.stack(history) if history else torch.stack(last).unsqueeze(0)[:0]
         padding, _ = masks(problem, inputs)
         if padding is not None:
             states = states.masked_fill(padding.unsqueeze(1), 0)
