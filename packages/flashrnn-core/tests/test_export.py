@@ -102,7 +102,6 @@ def test_exports_with_options(function: str, options: dict[str, Any]) -> None:
     check(module, saved_and_loaded(export(module, masked=False)), masked=False)
 
 
-@pytest.mark.skipif(VERSION < (2, 13), reason="scan's derivative is younger than scan")
 @pytest.mark.parametrize(
     ("function", "options"),
     [("lstm", {}), ("gru", {"forward_clipval": 0.3}), ("elman", {"gradient_recurrent_cut": True}), ("slstm", {})],

@@ -190,7 +190,7 @@ def was_clipped(problem: Problem, h: Tensor) -> Tensor:
     """Whether h, as it is stored, stands at the bound. Asked of the stored value, forward and backward answer alike."""
     v = problem.config.forward_clipval
     assert v is not None
-    return round_to(h.detach(), problem.dtype).abs() >= h.new_full((), v, dtype=problem.dtype)
+    return round_to(h.detach(), problem.dtype).abs() >= round_to(h.new_full((), v), problem.dtype)
 
 
 class Vanilla(Backend):
