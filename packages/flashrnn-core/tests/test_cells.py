@@ -62,7 +62,7 @@ def check_step_backward(cell: CellSpec, shape: tuple[int, ...] = (64, 5)) -> Non
     moving = [k for k, x in enumerate(new) if x.requires_grad]
     expected = torch.autograd.grad([new[k] for k in moving], [*gates, *old], [grads[k] for k in moving], allow_unused=True)
     with torch.no_grad():
-        d_gates, d_old = cell.step_backward(grads, saved, old, new)
+        d_gates, d_old = cell.step_backward(grads, cell.derivatives(saved, old, new))
     assert len(d_gates) == len(gates) and len(d_old) == len(old)
     for got, want, x in zip((*d_gates, *d_old), expected, (*gates, *old)):
         zero = torch.zeros_like(x)
@@ -112,7 +112,7 @@ GOOD: dict[str, Any] = {
 )
 def test_a_badly_ordered_cell_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"toy.*{message}"):
-        CellSpec(**{**GOOD, **change}, step=toy_step, step_backward=toy_step_backward)
+        CellSpec(**{**GOOD, **change}, **STEPS)
 
 
 # --------------------------------------------------------------------------------------------------------------- a new cell
@@ -126,16 +126,23 @@ def toy_step(gates: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[tuple[T
     return (h / 4 + s_new.sin() * v, s_new), (a, u, v)
 
 
+def toy_derivatives(saved: Sequence[Tensor], old: Sequence[Tensor], new: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    a, u, v = saved
+    s_old, s_new = old[1], new[1]
+    return v * s_new.cos(), s_old / 2 * (1 - a * a), 1 - u * u, s_new.sin() * v * (1 - v), a / 2
+
+
 def toy_step_backward(
-    grads: Sequence[Tensor], saved: Sequence[Tensor], old: Sequence[Tensor], new: Sequence[Tensor]
+    grads: Sequence[Tensor], derivatives: Sequence[Tensor]
 ) -> tuple[tuple[Tensor, ...], tuple[Optional[Tensor], ...]]:
     dh, ds = grads
-    a, u, v = saved
-    ds = ds + dh * v * new[1].cos()
-    return (ds * old[1] / 2 * (1 - a * a), ds * (1 - u * u), dh * new[1].sin() * v * (1 - v)), (dh / 4, ds * a / 2)
+    h_by_s, s_by_a, s_by_u, h_by_v, s_by_s = derivatives
+    ds = ds + dh * h_by_s
+    return (ds * s_by_a, ds * s_by_u, dh * h_by_v), (dh / 4, ds * s_by_s)
 
 
-TOY = CellSpec(**{**GOOD, "saved": ("a", "u", "v")}, step=toy_step, step_backward=toy_step_backward)
+STEPS: dict[str, Any] = {"step": toy_step, "derivatives": toy_derivatives, "step_backward": toy_step_backward}
+TOY = CellSpec(**{**GOOD, "saved": ("a", "u", "v")}, **STEPS)
 
 
 def toy_inputs(B: int = 3, T: int = 4, NH: int = 2, D: int = 3) -> list[Tensor]:

@@ -7,7 +7,6 @@ from typing import Optional
 
 from torch import Tensor
 
-from .activations import through_tanh
 from .spec import CellSpec, Tensors
 
 
@@ -16,11 +15,17 @@ def elman_step(gates: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[Tenso
     return (gates[0].tanh(),), ()
 
 
+def elman_derivatives(saved: Sequence[Tensor], old: Sequence[Tensor], new: Sequence[Tensor]) -> Tensors:
+    """Of h' by g; h' itself is the activation, so nothing else is saved."""
+    (h_new,) = new
+    return (1 - h_new * h_new,)
+
+
 def elman_step_backward(
-    grads: Sequence[Tensor], saved: Sequence[Tensor], old: Sequence[Tensor], new: Sequence[Tensor]
+    grads: Sequence[Tensor], derivatives: Sequence[Tensor]
 ) -> tuple[Tensors, tuple[Optional[Tensor], ...]]:
-    """Gradient of g; h' itself is the activation, so nothing else is saved."""
-    return (through_tanh(grads[0], new[0]),), (None,)
+    """Gradient of g."""
+    return (grads[0] * derivatives[0],), (None,)
 
 
 ELMAN = CellSpec(
@@ -32,5 +37,6 @@ ELMAN = CellSpec(
     bias_gates=("g",),
     saved=(),
     step=elman_step,
+    derivatives=elman_derivatives,
     step_backward=elman_step_backward,
 )

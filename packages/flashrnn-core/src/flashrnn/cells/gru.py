@@ -20,17 +20,21 @@ def gru_step(gates: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[Tensors
     return (h_new,), (g, r, z, n)
 
 
+def gru_derivatives(saved: Sequence[Tensor], old: Sequence[Tensor], new: Sequence[Tensor]) -> Tensors:
+    """Of h' by n, z and the old h; of n's pre-activation by g and r."""
+    g, r, z, n = saved
+    (h_old,) = old
+    return through_tanh(1 - z, n), through_sigmoid(h_old - n, z), z, r, through_sigmoid(g, r)
+
+
 def gru_step_backward(
-    grads: Sequence[Tensor], saved: Sequence[Tensor], old: Sequence[Tensor], new: Sequence[Tensor]
+    grads: Sequence[Tensor], derivatives: Sequence[Tensor]
 ) -> tuple[Tensors, tuple[Optional[Tensor], ...]]:
     """Gradients of (g, r, z, n), and of the old h along its direct path z * h."""
     (dh,) = grads
-    g, r, z, n = saved
-    (h_old,) = old
-    dn = through_tanh(dh * (1 - z), n)
-    dz = through_sigmoid(dh * (h_old - n), z)
-    dr = through_sigmoid(dn * g, r)
-    return (dn * r, dr, dz, dn), (dh * z,)
+    h_by_n, h_by_z, h_by_h, n_by_g, n_by_r = derivatives
+    dn = dh * h_by_n
+    return (dn * n_by_g, dn * n_by_r, dh * h_by_z, dn), (dh * h_by_h,)
 
 
 GRU = CellSpec(
@@ -42,5 +46,6 @@ GRU = CellSpec(
     bias_gates=("g", "r", "z", "n"),
     saved=("g", "r", "z", "n"),
     step=gru_step,
+    derivatives=gru_derivatives,
     step_backward=gru_step_backward,
 )

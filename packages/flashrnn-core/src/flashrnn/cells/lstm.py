@@ -21,19 +21,22 @@ def lstm_step(gates: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[Tensor
     return (h_new, c_new), (i, f, z, o)
 
 
+def lstm_derivatives(saved: Sequence[Tensor], old: Sequence[Tensor], new: Sequence[Tensor]) -> Tensors:
+    """Of h' by o and c'; of c' by i, f, z and the old c."""
+    i, f, z, o = saved
+    c_old, tanh_c = old[1], new[1].tanh()
+    h_by_o, h_by_c = through_sigmoid(tanh_c, o), through_tanh(o, tanh_c)
+    return h_by_o, h_by_c, through_sigmoid(z, i), through_sigmoid(c_old, f), through_tanh(i, z), f
+
+
 def lstm_step_backward(
-    grads: Sequence[Tensor], saved: Sequence[Tensor], old: Sequence[Tensor], new: Sequence[Tensor]
+    grads: Sequence[Tensor], derivatives: Sequence[Tensor]
 ) -> tuple[Tensors, tuple[Optional[Tensor], ...]]:
     """Gradients of (i, f, z, o) and of the old (h, c)."""
     dh, dc = grads
-    i, f, z, o = saved
-    c_old, tanh_c = old[1], new[1].tanh()
-    do = through_sigmoid(dh * tanh_c, o)
-    dc = dc + through_tanh(dh * o, tanh_c)
-    di = through_sigmoid(dc * z, i)
-    df = through_sigmoid(dc * c_old, f)
-    dz = through_tanh(dc * i, z)
-    return (di, df, dz, do), (None, dc * f)
+    h_by_o, h_by_c, c_by_i, c_by_f, c_by_z, c_by_c = derivatives
+    dc = dc + dh * h_by_c
+    return (dc * c_by_i, dc * c_by_f, dc * c_by_z, dh * h_by_o), (None, dc * c_by_c)
 
 
 GATES = ("i", "f", "z", "o")
@@ -47,5 +50,6 @@ LSTM = CellSpec(
     bias_gates=GATES,
     saved=GATES,
     step=lstm_step,
+    derivatives=lstm_derivatives,
     step_backward=lstm_step_backward,
 )

@@ -73,25 +73,30 @@ def unpack_exponentials(packed: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(forget_is_one, -packed, one), torch.where(forget_is_one, one, packed)
 
 
-def slstm_step_backward(
-    grads: Sequence[Tensor], saved: Sequence[Tensor], old: Sequence[Tensor], new: Sequence[Tensor]
-) -> tuple[Tensors, tuple[Optional[Tensor], ...]]:
-    """Gradients of (i, f, z, o) and of the old (h, c, n, m); m's is zero."""
-    dh, dc, dn, _ = grads
+def slstm_derivatives(saved: Sequence[Tensor], old: Sequence[Tensor], new: Sequence[Tensor]) -> Tensors:
+    """Of h' by o and by c'; then the numbers that make those of c' and n' by i, f, z and the old c and n."""
     packed, signed_keep_f, z, o = saved
     i_star, f_star = unpack_exponentials(packed)
     one_won = torch.signbit(signed_keep_f)
     _, c_old, n_old, _ = old
     _, c_new, n_new, _ = new
     ratio = c_new / n_new
-    do = through_sigmoid(dh * ratio, o)
-    d_ratio = dh * o / n_new
+    h_by_o, h_by_c, c_by_z = through_sigmoid(ratio, o), o / n_new, through_tanh(i_star, z)
+    return h_by_o, h_by_c, ratio, one_won, z, i_star, c_by_z, c_old, n_old, f_star * signed_keep_f.abs(), f_star
+
+
+def slstm_step_backward(
+    grads: Sequence[Tensor], derivatives: Sequence[Tensor]
+) -> tuple[Tensors, tuple[Optional[Tensor], ...]]:
+    """Gradients of (i, f, z, o) and of the old (h, c, n, m); m's is zero."""
+    dh, dc, dn, _ = grads
+    h_by_o, h_by_c, ratio, one_won, z, i_star, c_by_z, c_old, n_old, f_star_by_f, f_star = derivatives
+    d_ratio = dh * h_by_c
     dc = dc + d_ratio
     dn = (dn - d_ratio * ratio).masked_fill(one_won, 0)
     di = (dc * z + dn) * i_star
-    d_decayed = (dc * c_old + dn * n_old) * f_star
-    dz = through_tanh(dc * i_star, z)
-    return (di, d_decayed * signed_keep_f.abs(), dz, do), (None, dc * f_star, dn * f_star, None)
+    df = (dc * c_old + dn * n_old) * f_star_by_f
+    return (di, df, dc * c_by_z, dh * h_by_o), (None, dc * f_star, dn * f_star, None)
 
 
 GATES = ("i", "f", "z", "o")
@@ -105,6 +110,7 @@ SLSTM = CellSpec(
     bias_gates=GATES,
     saved=("exponentials", "keep_f", "z", "o"),
     step=slstm_step,
+    derivatives=slstm_derivatives,
     step_backward=slstm_step_backward,
     constant_states=("m",),
 )

@@ -13,11 +13,11 @@ Tensors = tuple[Tensor, ...]
 Step = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[Tensors, Tensors]]
 """(gates, states) -> (new states, saved activations); every tensor has one shape, e.g. [B, NH, D]."""
 
-StepBackward = Callable[
-    [Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]],
-    tuple[Tensors, tuple[Optional[Tensor], ...]],
-]
-"""(gradients of the new states, saved, old states, new states) -> (gradients of the gates, of the old states)."""
+Derivatives = Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], Tensors]
+"""(saved, old states, new states) -> what step_backward multiplies with."""
+
+StepBackward = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[Tensors, tuple[Optional[Tensor], ...]]]
+"""(gradients of the new states, derivatives) -> (gradients of the gates, of the old states)."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,14 @@ class CellSpec:
         input_gates: gates with an input part, the G axis of Wx.
         recurrent_gates: gates with a recurrent part, the first axis of R.
         bias_gates: gates with a bias, the first axis of b.
-        saved: names of the activations that `step` hands to `step_backward`, at most as many as gates.
+        saved: names of the activations that `step` hands to `derivatives`, at most as many as gates.
         constant_states: states that are constants for differentiation: the gradient that reaches them is ignored, the one
             they pass on is zero.
         step: one step forward. Ordinary autograd through it gives the cell's gradients.
-        step_backward: the same gradients by hand. A `None` among the gradients of the old states means zero. That of h
-            holds the direct path only: what comes through R is added by the caller.
+        derivatives: all of the gradients by hand that waits for no gradient. It is called for many steps at once, with
+            tensors that have an axis of time in front, which is faster than step by step.
+        step_backward: the rest of the gradients by hand, for one step. A `None` among those of the old states means zero.
+            That of h holds the direct path only: what comes through R is added by the caller.
     """
 
     name: str
@@ -51,6 +53,7 @@ class CellSpec:
     bias_gates: tuple[str, ...]
     saved: tuple[str, ...]
     step: Step
+    derivatives: Derivatives
     step_backward: StepBackward
     constant_states: tuple[str, ...] = ()
 

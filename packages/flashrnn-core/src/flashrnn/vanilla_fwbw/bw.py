@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Optional
 
 import torch
 from torch import Tensor
 
-from ..cells.spec import Tensors
 from ..dtypes import accumulate_dtype, round_to
 from ..layouts import INPUT, OUTPUT, rearrange, shape_of
 from ..problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
@@ -46,22 +46,19 @@ def gate_gradients(problem: Problem, into: InputGradients) -> Tensor:
 
 def loop_back(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, d_gates: Tensor) -> Gradients:
     """Fill the gradients of all gates, return those of the initial states."""
-    cell, config, T = problem.cell, problem.config, problem.sequence_size
+    cell, config = problem.cell, problem.config
     R = recurrent_matrices(problem, inputs).transpose(0, 1).flatten(1, 2)  # [NH, NR * D, D]: one product sums over the gates
     padding, resets = masks(problem, inputs)
-    states, saved = all_states(problem, inputs, outputs), saved_activations(problem, inputs, outputs)
     outside = outside_gradients(problem, grads.states, padding)
     d_states = last_gradients(problem, grads.last_states)
-    d_gates = rearrange(d_gates, INPUT, "THBGD")
-    for t in reversed(range(T)):
-        old, new = states[t], states[t + 1]
-        if resets is not None:
-            old = tuple(x.masked_fill(resets[t], 0) for x in old)
+    d_gates, h = rearrange(d_gates, INPUT, "THBGD"), rearrange(outputs.states[0], "BTHD", "THBD")
+    zero = R.new_zeros(h.shape[1:])
+    for t, derivatives in steps_back(problem, inputs, outputs, resets):
         d_new = d_states if outside is None else tuple(map(add, d_states, outside[t]))
-        d_step = [torch.zeros_like(new[0]) if x is None else x for x in d_new]
+        d_step = [zero if x is None else x for x in d_new]
         if config.forward_clipval is not None:
-            d_step[0] = d_step[0].masked_fill(was_clipped(problem, new[0]), 0)
-        d_parts, d_old = cell.step_backward(d_step, saved[t].unbind(0), old, new)
+            d_step[0] = d_step[0].masked_fill(was_clipped(problem, h[t]), 0)
+        d_parts, d_old = cell.step_backward(d_step, derivatives)
         d_all = torch.stack(d_parts, dim=2)
         if padding is not None:
             d_all.masked_fill_(padding[t].unsqueeze(2), 0)
@@ -103,10 +100,28 @@ def hold(padding: Tensor, held: Optional[Tensor], x: Optional[Tensor]) -> Option
 # ------------------------------------------------------------------------------ what forward left, with time and heads first
 
 
-def all_states(problem: Problem, inputs: Inputs, outputs: Outputs) -> list[Tensors]:
-    """States before the first step and after each of the T, as they are stored."""
-    after = rearrange(outputs.states, OUTPUT, "TSHBD").to(accumulate_dtype(problem.dtype))
-    return [initial_states(problem, inputs), *(step.unbind(0) for step in after.unbind(0))]
+BLOCK = 2**16
+"""Elements [NH, B, D] of so many steps are small enough for a cache and large enough for several threads."""
+
+
+def steps_back(
+    problem: Problem, inputs: Inputs, outputs: Outputs, resets: Optional[Tensor]
+) -> Iterator[tuple[int, list[Tensor]]]:
+    """Each step t and its derivatives [NH, B, D], the last step first; found for a block of steps at a time."""
+    cell, accumulate = problem.cell, accumulate_dtype(problem.dtype)
+    states, saved = rearrange(outputs.states, OUTPUT, "TSHBD"), saved_activations(problem, inputs, outputs)
+    before = torch.stack(initial_states(problem, inputs)).unsqueeze(0)
+    length = max(1, BLOCK // before[0, 0].numel())
+    for stop in range(problem.sequence_size, 0, -length):
+        start = max(0, stop - length)
+        new = states[start:stop].to(accumulate)
+        old = torch.cat([states[start - 1 : start].to(accumulate) if start > 0 else before, new[:-1]])
+        if resets is not None:
+            old = old.masked_fill(resets[start:stop].unsqueeze(1), 0)
+        found = cell.derivatives(saved[start:stop].to(accumulate).unbind(1), old.unbind(1), new.unbind(1))
+        by_step = [x.unbind(0) for x in found]
+        for t in reversed(range(start, stop)):
+            yield t, [x[t - start] for x in by_step]
 
 
 def previous_h(problem: Problem, inputs: Inputs, outputs: Outputs) -> Tensor:
@@ -119,7 +134,7 @@ def previous_h(problem: Problem, inputs: Inputs, outputs: Outputs) -> Tensor:
 def saved_activations(problem: Problem, inputs: Inputs, outputs: Outputs) -> Tensor:
     """The activations of all steps, [T, K, NH, B, D]: saved ones, or computed again with one product for all steps."""
     if outputs.saved is not None:
-        return outputs.saved.to(accumulate_dtype(problem.dtype))
+        return outputs.saved
     if not problem.cell.saved:
         return inputs.R.new_empty((problem.sequence_size, 0))
     h = rearrange(previous_h(problem, inputs, outputs), "BTHD", "THBD").unsqueeze(1)
