@@ -93,7 +93,8 @@ def test_step_backward(library: ctypes.CDLL, function: str, dtype: torch.dtype, 
     gates, states = inputs(function, dtype, extreme)
     new, saved = cell.step(gates.unbind(0), states.unbind(0))
     grads = torch.randn_like(states)
-    d_gates, d_states = cell.step_backward(grads.unbind(0), saved, states.unbind(0), new)
+    derivatives = cell.derivatives(saved, states.unbind(0), new)
+    d_gates, d_states = cell.step_backward(grads.unbind(0), derivatives)
     expected = [torch.zeros(COUNT, dtype=dtype) if x is None else x for x in d_states]
     found, d_found = torch.full_like(gates, float("nan")), grads.clone()
     kept = torch.stack(saved) if saved else torch.zeros(1, COUNT, dtype=dtype)

@@ -49,7 +49,7 @@ def steps_at_once(problem: Problem, inputs: Inputs) -> tuple[list[Tensor], Tenso
 
 def before_the_loop(problem: Problem, inputs: Inputs) -> tuple[Tensors, Tensor, Tensor]:
     """The initial states, and R and b as every step takes them."""
-    b = inputs.b.to(accumulate_dtype(problem.dtype)).unsqueeze(2)
+    b = pad_gates(inputs.b.to(accumulate_dtype(problem.dtype)), before=len(problem.cell.gates) - len(inputs.b)).unsqueeze(2)
     return initial_states(problem, inputs), recurrent_matrices(problem, inputs), b
 
 
@@ -67,6 +67,13 @@ def initial_states(problem: Problem, inputs: Inputs) -> Tensors:
 def recurrent_matrices(problem: Problem, inputs: Inputs) -> Tensor:
     """R in the dtype that products accumulate in; contiguous, for sums in one order whatever R's strides."""
     return inputs.R.to(accumulate_dtype(problem.dtype)).contiguous()
+
+
+def pad_gates(x: Tensor, before: int = 0, after: int = 0) -> Tensor:
+    """x [gates, ...] with zeros for the gates that miss this part: recurrent gates stand first, the others last."""
+    if before == after == 0:
+        return x
+    return torch.cat([x.new_zeros((before, *x.shape[1:])), x, x.new_zeros((after, *x.shape[1:]))])
 
 
 def masks(problem: Problem, inputs: Inputs) -> tuple[Optional[Tensor], Optional[Tensor]]:
@@ -128,18 +135,14 @@ def recurrent_product(problem: Problem, h: Tensor, R: Tensor) -> Tensor:
 def preactivations(cell: CellSpec, Wx: Tensor, product: Tensor, b: Tensor) -> Tensors:
     """The pre-activation of each gate, [NH, B, D]: the sum of the parts it has.
 
-    Wx is [NW, NH, B, D], product [NR, NH, B, D], b [NB, NH, 1, D], one entry for each gate that has such a part.
+    Wx is [NW, NH, B, D], product [NR, NH, B, D], one entry for each gate that has such a part; b [NG, NH, 1, D] has all.
     """
-    NG = len(cell.gates)
-    total = pad_gates(product, after=NG - len(product)) + pad_gates(Wx, before=NG - len(Wx))
-    return total.add_(pad_gates(b, before=NG - len(b))).unbind(0)
-
-
-def pad_gates(x: Tensor, before: int = 0, after: int = 0) -> Tensor:
-    """x [gates, NH, B, D] with zeros for the gates that miss this part: recurrent gates stand first, the others last."""
-    if before == after == 0:
-        return x
-    return torch.cat([x.new_zeros((before, *x.shape[1:])), x, x.new_zeros((after, *x.shape[1:]))])
+    NG, NW, NR = len(cell.gates), len(Wx), len(product)
+    if NW == NR == NG:
+        return (product + Wx).add_(b).unbind(0)
+    R_alone, R_and_W = product.split([NG - NW, NR + NW - NG])
+    W_and_R, W_alone = Wx.split([NR + NW - NG, NG - NR])
+    return torch.cat([R_alone, R_and_W + W_and_R, W_alone]).add_(b).unbind(0)
 
 
 def clip_gradient(h: Tensor, clipval: Optional[float]) -> Tensor:

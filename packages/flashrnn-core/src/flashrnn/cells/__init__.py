@@ -1,4 +1,4 @@
-"""The cells: one file each, with the cell's data, step and step_backward."""
+"""The cells: one file each, with the cell's data, step, derivatives and step_backward."""
 
 from __future__ import annotations
 

@@ -12,11 +12,13 @@ from ..dtypes import accumulate_dtype, round_to
 from ..layouts import INPUT, OUTPUT, rearrange, shape_of
 from ..problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
 from ..vanilla import initial_states, masks, recurrent_matrices, recurrent_product, steps, was_clipped
+from .fw import block_length
 
 Gradients = tuple[Optional[Tensor], ...]
 """One gradient [NH, B, D] a state; None is zero."""
 
 
+@torch.inference_mode()
 def backward(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, into: InputGradients) -> None:
     """Fill the gradients of the inputs, given those of the outputs and what forward left."""
     cell = problem.cell
@@ -52,7 +54,7 @@ def loop_back(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputG
     outside = outside_gradients(problem, grads.states, padding)
     d_states = last_gradients(problem, grads.last_states)
     d_gates, h = rearrange(d_gates, INPUT, "THBGD"), rearrange(outputs.states[0], "BTHD", "THBD")
-    zero = R.new_zeros(h.shape[1:])
+    zero, length, d_block = R.new_zeros(h.shape[1:]), block_length(problem), []
     for t, derivatives in steps_back(problem, inputs, outputs, resets):
         d_new = d_states if outside is None else tuple(map(add, d_states, outside[t]))
         d_step = [zero if x is None else x for x in d_new]
@@ -62,7 +64,9 @@ def loop_back(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputG
         d_all = torch.stack(d_parts, dim=2)
         if padding is not None:
             d_all.masked_fill_(padding[t].unsqueeze(2), 0)
-        d_gates[t] = d_all
+        d_block.append(d_all)
+        if t % length == 0:
+            d_gates[t : t + length], d_block = torch.stack(d_block[::-1]), []
         d_old = (recurrent_gradient(problem, d_all, R, d_old[0]), *d_old[1:])
         if resets is not None:
             d_old = tuple(None if x is None else x.masked_fill(resets[t], 0) for x in d_old)
@@ -100,10 +104,6 @@ def hold(padding: Tensor, held: Optional[Tensor], x: Optional[Tensor]) -> Option
 # ------------------------------------------------------------------------------ what forward left, with time and heads first
 
 
-BLOCK = 2**16
-"""Elements [NH, B, D] of so many steps are small enough for a cache and large enough for several threads."""
-
-
 def steps_back(
     problem: Problem, inputs: Inputs, outputs: Outputs, resets: Optional[Tensor]
 ) -> Iterator[tuple[int, list[Tensor]]]:
@@ -111,9 +111,9 @@ def steps_back(
     cell, accumulate = problem.cell, accumulate_dtype(problem.dtype)
     states, saved = rearrange(outputs.states, OUTPUT, "TSHBD"), saved_activations(problem, inputs, outputs)
     before = torch.stack(initial_states(problem, inputs)).unsqueeze(0)
-    length = max(1, BLOCK // before[0, 0].numel())
-    for stop in range(problem.sequence_size, 0, -length):
-        start = max(0, stop - length)
+    length, T = block_length(problem), problem.sequence_size
+    for start in reversed(range(0, T, length)):
+        stop = min(start + length, T)
         new = states[start:stop].to(accumulate)
         old = torch.cat([states[start - 1 : start].to(accumulate) if start > 0 else before, new[:-1]])
         if resets is not None:
