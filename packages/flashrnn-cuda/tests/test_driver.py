@@ -88,10 +88,6 @@ class FakeDriver:
         found._obj.value = 7
         return 0 if self.home[function.value] == self.current else INVALID_HANDLE
 
-    def cuDeviceGet(self, handle: Any, index: int) -> int:
-        handle._obj.value = index
-        return 0
-
     def cuDeviceGetAttribute(self, value: Any, which: Any, handle: int) -> int:
         assert which == Attribute.MULTIPROCESSORS
         value._obj.value = 132

@@ -18,7 +18,7 @@ from . import gradients, recompute
 from .availability import why_not_built, why_not_cuda
 from .catalogue import alternating
 from .compile.kernel import Kernel
-from .device import device, index_of
+from .device import index_of
 from .gradients import fill_bias_gradient, fill_weight_and_bias_gradients, gate_gradients, gradient_limits
 from .launch import function
 from .operands import chunked_rows, turned

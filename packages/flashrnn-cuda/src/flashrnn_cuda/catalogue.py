@@ -61,8 +61,8 @@ extern "C" __global__ {cluster}__launch_bounds__({layout.threads}, 1) void fused
 
 def exchange(layout: Layout) -> str:
     """The exchange of a layout in CUDA."""
-    sizes = {"local": "", "cluster": f"<{layout.ctas}>", "grid": f"<{layout.ctas}>", "clusters": f"<{layout.ctas}, {layout.cluster}>"}
-    return layout.exchange.title() + sizes[layout.exchange]
+    sizes = {"local": (), "clusters": (layout.ctas, layout.cluster)}.get(layout.exchange, (layout.ctas,))
+    return layout.exchange.title() + (f"<{', '.join(map(str, sizes))}>" if sizes else "")
 
 
 @cache

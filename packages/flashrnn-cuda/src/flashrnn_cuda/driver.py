@@ -39,7 +39,6 @@ INVALID_CONTEXT, INVALID_HANDLE = 201, 400  # CUresult
 RELAXED = 2  # CUstreamCaptureMode
 
 
-
 class LaunchConfig(ctypes.Structure):
     """CUlaunchConfig: the grid, the CTA, dynamic shared memory, the stream, attributes and how many."""
 

@@ -70,8 +70,8 @@ class Layout:
     """One fused kernel.
 
     Attributes:
-        exchange: how CTAs hand each other what the next step reads, as in kernels/exchange: "local", "cluster", "grid", or, on
-            the way back, "clusters".
+        exchange: how CTAs hand each other what the next step reads, as in kernels/exchange: "local", "cluster", "grid" or,
+            on the way back, "clusters".
         ctas: how many share a head and a tile of batch rows.
         cluster: of those, how many form a cluster.
         D: head_dim rounded up.
@@ -159,7 +159,8 @@ def plan(
     Args:
         wanted: what to plan for.
         device: where.
-        exchange, ctas, cluster, columns: None: whatever is fastest; else this one, for tests. "clusters" go forward as "grid".
+        exchange, ctas, cluster, columns: None: whatever is fastest; else this one, for tests. "clusters" go forward as
+            "grid".
     """
     if exchange == "clusters" and wanted.direction == "forward":
         exchange, cluster = "grid", None
@@ -263,10 +264,8 @@ def layout(
                 looks=-(-handed // (LOOK_BYTES * (threads - 32))),
                 summed=summed,
             )
-            yield Layout(
-                *(exchange, ctas, cluster, D, columns, blocks, split, kept, transfer_warps, stages, threads, shared, mailbox),
-                step_ns=step_ns(exchange, step),
-            )
+            place = exchange, ctas, cluster, D, columns, blocks, split
+            yield Layout(*place, kept, transfer_warps, stages, threads, shared, mailbox, step_ns(exchange, step))
             return
 
 

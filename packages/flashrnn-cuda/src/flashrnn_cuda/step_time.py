@@ -12,7 +12,7 @@ MMA_CLOCKS, SHARED_BYTES_A_CLOCK = 8, 128
 """A call of mma on one of an SM's four tensor cores; what shared memory yields."""
 
 ALONE = 1.5
-"""How many times as long as mma itself takes a warp that has a tensor core to itself, and nobody to hide its latency behind."""
+"""How many times as long as mma takes a warp that has a tensor core to itself, with nobody to hide its latency behind."""
 
 LOOK_BYTES = 16
 """Of a mailbox at a time."""
@@ -20,7 +20,7 @@ LOOK_BYTES = 16
 LOCAL_NS = ((0, 200),)
 HANDED_NS = ((2048, 315), (4096, 396), (8192, 626), (12288, 960), (16384, 1200))
 SUMMED_NS = ((4096, 397), (8192, 584), (16384, 900), (24576, 1294))
-"""What a step takes besides its product on one SM, and in a cluster by bytes that are handed, or sent as sums, to each CTA."""
+"""What a step takes besides its product: on one SM; in a cluster by bytes that are handed, or sent as sums, to each CTA."""
 SPLIT_NS, COLUMN_NS = 100, 200
 """There: adding up the products of a team; the pointwise step of 8 more batch rows, a block of units."""
 
@@ -32,7 +32,8 @@ class Step(NamedTuple):
         warps, mma_calls: that multiply, on four tensor cores; what each calls.
         weight_bytes, operand_bytes: what they read from shared memory for the product: of R, of the other factor.
         is_split: whether they add up what they have multiplied.
-        gates, blocks, columns: blocks of 8 units and of 8 batch rows that a warp takes through the pointwise step, gates of each.
+        gates, blocks, columns: gates of a unit, blocks of 8 units, and of 8 batch rows, that a warp takes through the
+            pointwise step.
         sources: CTAs that it gathers from.
         handed, summed: bytes that others hand to it, of what it multiplies, and of sums.
         looks: at the mailbox, a thread.
@@ -56,7 +57,7 @@ def step_ns(exchange: str, step: Step) -> float:
     """The time of a step by an exchange."""
     rounds, mma = -(-step.warps // 4), step.mma_calls * MMA_CLOCKS / CLOCK_GHZ
     more_columns = step.blocks * (step.columns - 1)
-    if exchange in ("grid", "clusters"):
+    if exchange in ("grid", "clusters"):  # each number is fitted
         read = (step.weight_bytes + step.operand_bytes) / SHARED_BYTES_A_CLOCK / CLOCK_GHZ
         product = max(max(rounds, ALONE) * mma, read)
         if exchange == "grid":

@@ -21,8 +21,8 @@ SMALL_TILES = TRITON >= (3, 5)
 
 
 FUSES_MULTIPLY_ADD = False
-"""Whether the compiler may make one rounding of two. Which it does changes with all that stands around, so that calls which ask
-for other gradients, or bring other strides, would differ in the last bits; it saves no instructions here."""
+"""Whether the compiler may fuse multiplications with additions. Which it does changes with all that stands around, so that
+calls which ask for other gradients, or bring other strides, would differ in the last bits; it saves no instructions here."""
 
 
 class Tuning(NamedTuple):

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 FLAGS = ("--std=c++17", "--fmad=false")
-"""Of all compilers. Where two roundings would be made one changes with all that stands around: kernels with other options would
-differ in the last bits. What is to be fused says so."""
+"""Of all compilers. Which multiplications they fuse with additions changes with all that stands around: kernels with other
+options would differ in the last bits. What is to be fused says so."""
 
 
 @dataclass(frozen=True)
