@@ -12,7 +12,7 @@ from ..dtypes import accumulate_dtype, round_to
 from ..layouts import INPUT, OUTPUT, rearrange, shape_of
 from ..problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
 from ..vanilla import initial_states, masks, recurrent_matrices, recurrent_product, steps, was_clipped
-from .fw import block_length
+from .blocks import block_length
 
 Gradients = tuple[Optional[Tensor], ...]
 """One gradient [NH, B, D] a state; None is zero."""

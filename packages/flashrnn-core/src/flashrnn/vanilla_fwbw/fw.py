@@ -16,12 +16,9 @@ from ..cells.spec import Tensors
 from ..layouts import OUTPUT, rearrange
 from ..problem import Inputs, Outputs, Problem
 from ..vanilla import masks, steps
+from .blocks import block_length
 
 __all__ = ["elman_pointwise_fw", "forward", "gru_pointwise_fw", "lstm_pointwise_fw", "slstm_pointwise_fw"]
-
-
-BLOCK = 2**16
-"""Elements [NH, B, D] of so many steps are small enough for a cache, and large enough for several threads."""
 
 
 @torch.inference_mode()
@@ -38,11 +35,6 @@ def forward(problem: Problem, inputs: Inputs, outputs: Outputs) -> None:
     padding, _ = masks(problem, inputs)
     if padding is not None:
         states.masked_fill_(padding.unsqueeze(1), 0)
-
-
-def block_length(problem: Problem) -> int:
-    """How many steps are written, or read, at once."""
-    return max(1, BLOCK // (problem.num_heads * problem.batch_size * problem.head_dim))
 
 
 def stack_steps(by_step: Sequence[Tensors]) -> Tensor:
