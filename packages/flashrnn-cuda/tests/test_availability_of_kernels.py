@@ -30,7 +30,7 @@ H200 = next(device for device in DEVICES if device.name == "H200")
 def _an_h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that looks as if it had one, with nothing built."""
     start_cold(tmp_path, monkeypatch)
-    for module in (availability, fused, alternating, gradients):
+    for module in (availability, fused, gradients):
         monkeypatch.setattr(module, "device", lambda index: H200)
 
 
@@ -136,15 +136,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
 class Recorded:
     """A kernel that does nothing when it is launched."""
 
-    def __init__(self, kernel: Kernel, seen: set[Kernel]) -> None:
+    def __init__(self, kernel: Kernel, seen: set[Kernel], room: int = 132) -> None:
         seen.add(kernel)
+        self.room = room
 
     def launch(self, *_: Any, **__: Any) -> None:
         """Do nothing."""
 
     def resident(self, threads: int) -> int:
-        """One."""
-        return 1
+        """As many as are said to be."""
+        return self.room
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -182,4 +183,41 @@ def test_calls_ask_for_what_why_not_asks_for_and_build_builds(
     built = kernels_for([function], [32, 33], [torch.bfloat16, torch.float32], [backend], [H200])
     assert len(asked) >= 8 and asked <= offered <= set(built)
     fused.layout_of.cache_clear()
+    discovery.choose.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("room", "of_clusters", "expected"), [(132, 120, "Clusters<"), (132, 8, "Grid<"), (4, 4, "room for 4")]
+)
+def test_where_clusters_find_no_room_a_grid_takes_their_place(
+    monkeypatch: pytest.MonkeyPatch, room: int, of_clusters: int, expected: str
+) -> None:
+    """Which clusters a GPU has room for is known when the kernel is loaded, not when it is planned."""
+    launched: list[str] = []
+
+    class Loaded(Recorded):
+        def __init__(self, kernel: Kernel) -> None:
+            super().__init__(kernel, set(), of_clusters if "__cluster_dims__" in kernel.text else room)
+            self.kernel = kernel
+
+        def launch(self, *_: Any, **__: Any) -> None:
+            launched.append(self.kernel.text)
+
+    monkeypatch.setattr(fused, "why_not_cuda", lambda *_: None)
+    monkeypatch.setattr(fused, "why_not_built", lambda *_: None)
+    for module in (fused, gradients, recompute):
+        monkeypatch.setattr(module, "function", lambda kernel, *_: Loaded(kernel))
+        monkeypatch.setattr(module, "index_of", lambda device: 0)
+    monkeypatch.setattr(gradients, "OUT_DTYPE", False)
+    discovery.choose.cache_clear()
+    Wx, states, R, b = create_inputs(8, 3, 1, 256, "elman", True, torch.bfloat16, "cpu")
+    with fused.forced(exchange="clusters"):
+        if room < 8:
+            with pytest.raises(RuntimeError, match=expected):
+                flashrnn(Wx, R, b, states, function="elman", backend="cuda_fused")
+        else:
+            out, _ = flashrnn(Wx, R, b, states, function="elman", backend="cuda_fused")
+            torch.autograd.grad(out.sum(), (Wx, R))
+            (backward,) = [text for text in launched if "fused_backward_kernel" in text]
+            assert f"Exchange = {expected}" in backward
     discovery.choose.cache_clear()

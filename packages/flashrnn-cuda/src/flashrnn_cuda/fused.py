@@ -20,6 +20,7 @@ from .availability import why_not_built, why_not_cuda
 from .catalogue import fused
 from .compile.kernel import Kernel
 from .device import device, index_of
+from .driver import Function
 from .gradients import fill_weight_and_bias_gradients, gate_gradients, gradient_limits
 from .launch import function
 from .plan import THROUGH_L2, Layout, Pass, plan, tiles_of, waves
@@ -106,13 +107,14 @@ class CudaFused(Backend):
         self, problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, into: InputGradients
     ) -> None:
         """One launch, see kernels/fused/backward.cuh; then what is left of the gradients of R and b."""
-        layout = settled(layout_of(problem, "backward"))
         activations = outputs.saved if outputs.saved is not None else recompute_saved(problem, inputs, outputs)
         d_gates = gate_gradients(problem, into, all_needed=into.R is not None)
-        d_bias = bias_gradient(problem, layout) if into.b is not None else None
-        mailbox = mailbox_of(problem, layout)
         states, saved = pack.arrays(outputs.states), pack.arrays(activations, pack.SAVED)
         d_states, d_input, d_others = pack.arrays(grads.states), *d_gates.arrays()
+        piece = pack.piece_bytes(problem, states, saved, d_states, d_input, d_others)
+        layout, kernel = way_back(problem, piece, grads.states is not None)
+        d_bias = bias_gradient(problem, layout) if into.b is not None else None
+        mailbox = mailbox_of(problem, layout)
         arguments = pack.BACKWARD.pack(
             FIRST_GROUP,
             *pack.backward_loop(problem, inputs.R, inputs, grads, into),
@@ -125,8 +127,6 @@ class CudaFused(Backend):
             data_of(d_bias),
             *gradient_limits(problem),
         )
-        piece = pack.piece_bytes(problem, states, saved, d_states, d_input, d_others)
-        kernel = kernel_of(problem, "backward", layout, piece, grads.states is not None)
         launch(problem, kernel, layout, arguments)
         fill_weight_and_bias_gradients(problem, into, d_gates, inputs, outputs.states, d_bias)
 
@@ -154,6 +154,19 @@ def kernel_of(problem: Problem, direction: str, layout: Layout, piece: int, outs
     limited = problem.config.forward_clipval is not None if direction == "forward" else is_limited(problem.config)
     masked = problem.has_lengths or problem.has_resets
     return fused(direction, problem.cell, problem.dtype, layout, piece, MASKED=masked, LIMITED=limited, **flags)
+
+
+def way_back(problem: Problem, piece: int, outside: bool) -> tuple[Layout, Kernel]:
+    """The layout and the kernel of the backward pass: those of a grid where the clusters planned find no room on the device.
+
+    Which SMs form clusters differs even between GPUs of one name; the driver knows, once the kernel is loaded.
+    """
+    layout = settled(layout_of(problem, "backward"))
+    kernel = kernel_of(problem, "backward", layout, piece, outside)
+    if layout.exchange != "clusters" or loaded(problem, kernel, layout).resident(layout.threads) >= layout.ctas:
+        return layout, kernel
+    grid = settled(plan(pass_of(problem, "backward"), device(index_of(problem.device)), exchange="grid"))
+    return grid, kernel_of(problem, "backward", grid, piece, outside)
 
 
 def is_limited(config: FlashRNNConfig) -> bool:
@@ -188,15 +201,24 @@ def groups_of(problem: Problem, layout: Layout) -> int:
 
 def launch(problem: Problem, kernel: Kernel, layout: Layout, arguments: bytes) -> None:
     """As many CTAs as the layout has, for each group; those of a grid run together, in several launches if need be."""
-    index, groups = index_of(problem.device), groups_of(problem, layout)
-    found = function(kernel, index, layout.shared_bytes, layout.cluster)
+    groups, found = groups_of(problem, layout), loaded(problem, kernel, layout)
     if layout.exchange not in THROUGH_L2:
         found.launch((groups * layout.ctas,), layout.threads, arguments)
         return
-    at_once = found.resident(layout.threads) // layout.ctas
+    room = found.resident(layout.threads)
+    if room < layout.ctas:
+        raise RuntimeError(
+            f"cuda_fused: {layout} have to run at a time, and this device has room for {room}; backend='cuda' needs none."
+        )
+    at_once = room // layout.ctas
     for first in range(FIRST_GROUP, groups, at_once):
         count = min(at_once, groups - first)
         found.launch((count * layout.ctas,), layout.threads, pack.starting_at(first, arguments), cooperative=True)
+
+
+def loaded(problem: Problem, kernel: Kernel, layout: Layout) -> Function:
+    """The kernel on the problem's device."""
+    return function(kernel, index_of(problem.device), layout.shared_bytes, layout.cluster)
 
 
 def bias_gradient(problem: Problem, layout: Layout) -> Tensor:

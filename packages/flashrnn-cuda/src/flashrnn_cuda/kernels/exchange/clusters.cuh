@@ -1,7 +1,7 @@
-// On the way back: the CTAs of a tile form clusters (compute capability 9.0 and up). A CTA gathers, through L2, the gates of those
-// that have its place in the other clusters, multiplies them with what they contribute to the units of its own cluster, and
-// the cluster adds up through shared memory. So a CTA fetches MEMBERS times fewer gates than in a grid, and is sent sums in
-// their stead. A cooperative launch keeps all clusters running. What the interface means: local.cuh.
+// On the way back: the CTAs of a tile form clusters (compute capability 9.0 and up). A CTA gathers, through L2, the gates of
+// those that have its place in the other clusters, multiplies them with what they contribute to the units of its own cluster,
+// and the cluster adds up through shared memory. So a CTA fetches MEMBERS times fewer gates than in a grid, and is sent sums
+// in their stead. A cooperative launch keeps all clusters running. What the interface means: local.cuh.
 #pragma once
 
 #include "exchange/cluster.cuh"

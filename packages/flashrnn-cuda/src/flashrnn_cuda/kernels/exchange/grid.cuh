@@ -42,7 +42,8 @@ __device__ __forceinline__ void pause(int clocks) {
   }
 }
 
-// EVERY: only the CTAs that many apart work together, so that there are as many exchanges in a group, each with its own mailbox.
+// EVERY: only the CTAs that many apart work together, so that there are as many exchanges in a group, each with its own
+// mailbox.
 template <int CTAS_, int EVERY = 1>
 struct Grid {
   static constexpr int CTAS = CTAS_, GATHERS = CTAS;
