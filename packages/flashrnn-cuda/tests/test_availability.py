@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -88,7 +89,7 @@ def test_a_head_too_large_for_the_chip_names_the_other_backend() -> None:
 @pytest.mark.usefixtures("gpu")
 def test_it_tells_its_plan_and_the_time_that_should_take() -> None:
     told = CUDA_FUSED.how(problem(head_dim=512))
-    assert told.startswith("forward a cluster of 16 SMs a tile of 8 rows, about 0.99 us") and told.endswith(" ms in all")
+    assert re.match(r"forward a cluster of 16 SMs a tile of 8 rows, about \d\.\d\d us a step, .* ms in all$", told)
 
 
 @pytest.mark.gpu

@@ -46,7 +46,7 @@ MAX_TEAMS = 15
 
 OVERHEAD = {("forward", 1): 76, ("forward", 2): 120, ("backward", 1): 100, ("backward", 2): 124}
 """Registers a thread needs besides those that hold R, by direction and blocks a warp: found by compiling, none spills."""
-STATE_OVERHEAD, TEAM_OVERHEAD = {"local": 4, "cluster": 12, "grid": 0, "clusters": 12}, 24
+STATE_OVERHEAD, TEAM_OVERHEAD = {"local": 4, "cluster": 12, "grid": 8, "clusters": 12}, 24
 """The same, on top, for each state beyond two on the way back; for float32 in a cluster."""
 SPLIT_OVERHEAD, MAIL_OVERHEAD = 56, {"forward": {"grid": 44}, "backward": {"grid": 20, "clusters": 28}}
 """The same, on top, where a float32 product is made of three; where a thread looks at several places in a mailbox."""
