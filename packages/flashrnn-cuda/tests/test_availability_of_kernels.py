@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import pytest
 import torch
@@ -148,6 +148,17 @@ class Recorded:
         return self.room
 
 
+def stand_in(monkeypatch: pytest.MonkeyPatch, load: Callable[[Kernel], Recorded], why_not_built: Callable[..., Any]) -> None:
+    """Calls on the CPU run the kernels that `load` makes."""
+    for module in (fused, alternating):
+        monkeypatch.setattr(module, "why_not_cuda", lambda *_: None)
+        monkeypatch.setattr(module, "why_not_built", why_not_built)
+    for module in (fused, alternating, gradients, recompute):
+        monkeypatch.setattr(module, "function", lambda kernel, *_: load(kernel))
+        monkeypatch.setattr(module, "index_of", lambda device: 0)
+    monkeypatch.setattr(gradients, "OUT_DTYPE", False)
+
+
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("function", CELLS)
 @pytest.mark.parametrize("backend", ["cuda_fused", "cuda"])
@@ -161,13 +172,7 @@ def test_calls_ask_for_what_why_not_asks_for_and_build_builds(
         offered.update(kernels)
         return None
 
-    for module in (fused, alternating):
-        monkeypatch.setattr(module, "why_not_cuda", lambda *_: None)
-        monkeypatch.setattr(module, "why_not_built", offer)
-    for module in (fused, alternating, gradients, recompute):
-        monkeypatch.setattr(module, "function", lambda kernel, *_: Recorded(kernel, asked))
-        monkeypatch.setattr(module, "index_of", lambda device: 0)
-    monkeypatch.setattr(gradients, "OUT_DTYPE", False)
+    stand_in(monkeypatch, lambda kernel: Recorded(kernel, asked), offer)
     fused.layout_of.cache_clear()
     discovery.choose.cache_clear()
     config = FlashRNNConfig(function=function, backend=backend, **OPTIONS[option])
@@ -203,12 +208,7 @@ def test_where_clusters_find_no_room_a_grid_takes_their_place(
         def launch(self, *_: Any, **__: Any) -> None:
             launched.append(self.kernel.text)
 
-    monkeypatch.setattr(fused, "why_not_cuda", lambda *_: None)
-    monkeypatch.setattr(fused, "why_not_built", lambda *_: None)
-    for module in (fused, gradients, recompute):
-        monkeypatch.setattr(module, "function", lambda kernel, *_: Loaded(kernel))
-        monkeypatch.setattr(module, "index_of", lambda device: 0)
-    monkeypatch.setattr(gradients, "OUT_DTYPE", False)
+    stand_in(monkeypatch, Loaded, lambda *_: None)
     discovery.choose.cache_clear()
     Wx, states, R, b = create_inputs(8, 3, 1, 256, "elman", True, torch.bfloat16, "cpu")
     with fused.forced(exchange="clusters"):

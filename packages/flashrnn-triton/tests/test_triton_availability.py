@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashrnn import BackendUnavailable, FlashRNNConfig, explain, flashrnn
+from flashrnn import BackendUnavailable, ConfigError, FlashRNNConfig, explain, flashrnn
 from flashrnn.cells import CELLS
 from flashrnn.problem import Problem
 from flashrnn_testing import create_inputs
@@ -123,6 +123,9 @@ def test_public_functions_are_the_backend(function: str) -> None:
     states, last_states = FUNCTIONS[function](*inputs)
     again, last_again = flashrnn(*inputs, function=function, backend="triton_fused")
     assert torch.equal(states, again) and torch.equal(last_states, last_again)
+    other = "slstm" if function != "slstm" else "gru"
+    with pytest.raises(ConfigError, match=r"config\.function"):
+        FUNCTIONS[function](*inputs, config=FlashRNNConfig(other))
 
 
 def test_the_report_loads_no_triton() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Optional, Union
+from functools import partial
+from typing import Any, Callable, Optional, Union
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from .checks import check_inputs
 from .config import FlashRNNConfig, merge_config
 from .dtypes import parse_dtype, resolve_dtype
+from .errors import ConfigError, describe
 from .problem import Inputs
 from .recurrence import recurrence
 
@@ -61,3 +63,17 @@ def flashrnn(
     initial = check_inputs(Wx, R, b, states, lengths, resets, config)
     config = config.settle(config.function, config.backend, resolve_dtype(parse_dtype(config.dtype), Wx))
     return recurrence(config, Inputs(Wx, R, b, initial, lengths, resets))
+
+
+def named(function: str, backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    """`flashrnn` for one function and one backend; ConfigError for a config of another function."""
+    bound = partial(flashrnn, function=function, backend=backend)
+
+    def call(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        configured = getattr(options.get("config"), "function", function)
+        if configured not in (FlashRNNConfig.function, function):
+            raise ConfigError(describe("config.function", repr(function), repr(configured)))
+        return bound(*tensors, **options)
+
+    call.__doc__ = f"`flashrnn.flashrnn` for {function} by {backend}."
+    return call

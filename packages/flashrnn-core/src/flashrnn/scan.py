@@ -15,9 +15,14 @@ Step = Callable[..., list[Tensor]]
 """(*states, *entries of the sequences, *constants) -> [*new states, output]."""
 
 
+def is_exporting() -> bool:
+    """Whether torch.export is at work; before PyTorch 2.7 nobody knows."""
+    return bool(getattr(torch.compiler, "is_exporting", bool)())
+
+
 def exports_any(size: int) -> bool:
     """Whether torch.export is at work and `size` a symbol to it. Before PyTorch 2.8: no, and then torch fixes that size."""
-    if not getattr(torch.compiler, "is_exporting", bool)():
+    if not is_exporting():
         return False
     try:
         from torch.fx.experimental.symbolic_shapes import has_static_value

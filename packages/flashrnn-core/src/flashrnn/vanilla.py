@@ -15,7 +15,7 @@ from .dtypes import accumulate_dtype, round_to
 from .errors import BackendUnavailable, ConfigError, ForwardModeError
 from .layouts import OUTPUT, rearrange
 from .problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
-from .scan import exports_any, scan
+from .scan import exports_any, is_exporting, scan
 
 
 def steps(problem: Problem, inputs: Inputs, products: Optional[Tensor] = None) -> Iterator[tuple[Tensors, Tensors]]:
@@ -149,7 +149,7 @@ def clip_gradient(h: Tensor, clipval: Optional[float]) -> Tensor:
     """h itself; the gradient that comes back through it is clipped to [-clipval, clipval]."""
     if clipval is None:
         return h
-    if getattr(torch.compiler, "is_exporting", bool)():
+    if is_exporting():
         raise ConfigError("gradient_recurrent_clipval is lost when vanilla is exported: backend='vanilla_fwbw' keeps it.")
     clipped: Tensor = ClipGradient.apply(h, clipval)  # type: ignore[no-untyped-call]
     return clipped

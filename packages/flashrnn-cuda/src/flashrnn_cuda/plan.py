@@ -194,19 +194,19 @@ def columns_for(batch_size: int) -> list[int]:
 
 def layouts(wanted: Pass, device: Device) -> Iterator[Layout]:
     """All that is possible."""
+    clusters = [size for size in CLUSTER_SIZES if size <= device.cluster_ctas]
     for columns, blocks, split in product(columns_for(wanted.batch_size), BLOCKS, SPLITS):
         if split == 1:
             yield from layout(wanted, device, "local", 1, 1, columns, blocks, split)
-        clusters = [size for size in CLUSTER_SIZES if size <= device.cluster_ctas]
         for ctas in clusters:
             yield from layout(wanted, device, "cluster", ctas, ctas, columns, blocks, split)
-        for units in GRID_UNITS:
+        for units in (units for units in GRID_UNITS if units % (UNITS * blocks) == 0):
             ctas = max(2, -(-wanted.head_dim // units))
-            if units % (UNITS * blocks) == 0 and ctas <= device.multiprocessors:
+            if ctas <= device.multiprocessors:
                 yield from layout(wanted, device, "grid", ctas, 1, columns, blocks, split)
             for cluster in clusters if wanted.direction == "backward" else ():
                 whole = max(2 * cluster, round_up(ctas, cluster))
-                if units % (UNITS * blocks) == 0 and whole <= usable(cluster, device):
+                if whole <= usable(cluster, device):
                     yield from layout(wanted, device, "clusters", whole, cluster, columns, blocks, split)
 
 

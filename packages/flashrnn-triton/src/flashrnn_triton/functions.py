@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+from flashrnn.api import named
 
-from flashrnn import flashrnn
-
-lstm_tr_fwbw = partial(flashrnn, function="lstm", backend="triton_fused")
-gru_tr_fwbw = partial(flashrnn, function="gru", backend="triton_fused")
-elman_tr_fwbw = partial(flashrnn, function="elman", backend="triton_fused")
-slstm_tr_fwbw = partial(flashrnn, function="slstm", backend="triton_fused")
+lstm_tr_fwbw = named("lstm", "triton_fused")
+gru_tr_fwbw = named("gru", "triton_fused")
+elman_tr_fwbw = named("elman", "triton_fused")
+slstm_tr_fwbw = named("slstm", "triton_fused")

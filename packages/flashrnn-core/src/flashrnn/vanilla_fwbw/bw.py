@@ -39,11 +39,16 @@ def backward(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGr
 
 
 def gate_gradients(problem: Problem, into: InputGradients) -> Tensor:
-    """Where the gradients of all gates go, [B, T, NG, NH, D]: straight into dWx where it has them all as they are."""
+    """Where the gradients of all gates go, [B, T, NG, NH, D]: straight into dWx where it has them all as they are.
+
+    Else into memory in the same order, on which that of sums depends.
+    """
     shape, dtype = shape_of(INPUT, {**problem.sizes, "G": len(problem.cell.gates)}), accumulate_dtype(problem.dtype)
     if into.Wx is not None and into.Wx.shape == shape and into.Wx.dtype == dtype:
         return into.Wx
-    return torch.empty(shape, dtype=dtype, device=problem.device)
+    order = problem.config.input_shape
+    own = torch.empty(shape_of(order, {**problem.sizes, "G": len(problem.cell.gates)}), dtype=dtype, device=problem.device)
+    return rearrange(own, order, INPUT)
 
 
 def loop_back(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, d_gates: Tensor) -> Gradients:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Union
 
 from torch import Tensor
 
-from ..api import flashrnn
+from ..api import flashrnn, named
 from ..cells import CELLS
 from ..cells.spec import Step
 from ..errors import ConfigError, describe
 from .fw import lstm_pointwise_fw
 
-lstm_pt_fwbw = partial(flashrnn, function="lstm", backend="vanilla_fwbw")
-gru_pt_fwbw = partial(flashrnn, function="gru", backend="vanilla_fwbw")
-elman_pt_fwbw = partial(flashrnn, function="elman", backend="vanilla_fwbw")
-slstm_pt_fwbw = partial(flashrnn, function="slstm", backend="vanilla_fwbw")
+lstm_pt_fwbw = named("lstm", "vanilla_fwbw")
+gru_pt_fwbw = named("gru", "vanilla_fwbw")
+elman_pt_fwbw = named("elman", "vanilla_fwbw")
+slstm_pt_fwbw = named("slstm", "vanilla_fwbw")
 
 
 def forward_sequence(

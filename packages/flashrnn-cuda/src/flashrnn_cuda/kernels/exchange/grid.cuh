@@ -54,8 +54,8 @@ struct Grid {
     return x;
   }
 
-  // A set holds the units of this CTA, [PARTS][rows][UNITS]; what is gathered lies elsewhere. The mailbox of a group: SLOTS buffers of pieces of 16 bytes, by 8 rows,
-  // block of 8 units, row.
+  // A set holds the units of this CTA, [PARTS][rows][UNITS]; what is gathered lies elsewhere. A mailbox: SLOTS buffers of
+  // pieces of 16 bytes, by 8 rows, block of 8 units, row.
   template <class T, int UNITS, int PARTS, int COLUMNS>
   struct Gather {
     static constexpr int SIZE = int(sizeof(T)), WIDTH = PARTS * CTAS * UNITS, PER_ROW = 8 * SIZE / 16;

@@ -214,15 +214,15 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
     }
     wait_for_copies<PENDING>();
   };
-  constexpr bool GATHERS = Plan::Exchange::GATHERS > 1;  // then sync waits for others; else total, after the products
+  constexpr bool EARLY = Plan::Gates::EARLY;  // then it is sync that waits for others; else total, after the products
   for (int i = 0; i <= last_t; i++) {
     plan.sync(i, [&] {
-      if (GATHERS) transfer(i - Plan::Gates::EARLY);
+      if (EARLY) transfer(i - 1);
     });
     help(i);
-    if (!GATHERS) transfer(i);
+    if (!EARLY) transfer(i);
   }
-  if (Plan::Gates::EARLY) write(last_t);
+  if (EARLY) write(last_t);
 }
 
 // --------------------------------------------------------------------------------------------------------- compute warps
