@@ -16,7 +16,20 @@ from .forward import recompute_saved
 from .gradients import fill_weight_gradient
 from .launch import as_bytes, as_float, constants, contiguous, run_time, sizes, strides
 from .plan import plan, programs
-from .tiles import columns_of, lengths_of, load, matrix, place, product, reset_of, rows_first, store, store_last, tile_of
+from .tiles import (
+    columns_of,
+    known_units,
+    lengths_of,
+    load,
+    matrix,
+    place,
+    product,
+    reset_of,
+    rows_first,
+    store,
+    store_last,
+    tile_of,
+)
 
 
 @triton.jit
@@ -194,6 +207,7 @@ def backward_kernel(
             dh_old = through(1, NR, dh_old, R1, x1, SHARES, PRECISION)
             dh_old = through(2, NR, dh_old, R2, x2, SHARES, PRECISION)
             dh_old = through(3, NR, dh_old, R3, x3, SHARES, PRECISION)
+            dh_old = known_units(dh_old, units, D, BLOCK_D)
         if d_h_bound is not None:
             dh_old = clamp(dh_old, d_h_bound)
         if resets is not None:

@@ -14,7 +14,7 @@ from .cells import step
 from .cells.activations import clamp
 from .launch import as_bytes, as_float, constants, contiguous, run_time, sizes, strides
 from .plan import plan, programs
-from .tiles import columns_of, lengths_of, load, load_last, matrix, place, product, reset_of, store, tile_of
+from .tiles import columns_of, known_units, lengths_of, load, load_last, matrix, place, product, reset_of, store, tile_of
 
 
 @triton.jit
@@ -125,6 +125,7 @@ def forward_kernel(
         h_new, c_new, n_new, m_new, a0, a1, a2, a3 = step(CELL, MATH, g0, g1, g2, g3, h, c, n, m)
         if clipval is not None:
             h_new = clamp(h_new, clipval)
+        h_new = known_units(h_new, units, D, BLOCK_D)
 
         if saved is not None:
             saved_now = saved + t * saved_stride * NK

@@ -59,6 +59,15 @@ def product(R, columns, SHARES: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def known_units(tile, units, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """A tile with zeros in the padding of units: a product makes NaN of infinity there, the next one NaN of all units."""
+    if D < BLOCK_D:
+        return tl.where(units < D, tile, 0.0)
+    else:
+        return tile
+
+
+@triton.jit
 def tile_of(units, rows, head, row_stride, head_stride, UNIT: tl.constexpr):
     """Where a tile lies in a tensor [..., B, NH, D]."""
     return (rows * row_stride + head * head_stride) * UNIT + units

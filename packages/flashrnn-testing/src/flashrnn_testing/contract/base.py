@@ -36,6 +36,7 @@ class ContractBase:
         head_dims: to sweep: tile sizes, one less and one more.
         reference: what is right.
         has_second_derivatives: whether a second backward pass gives numbers instead of an error that names vanilla.
+        has_infinity_in_float32: whether products of float32 take an infinite factor for what it is.
     """
 
     backend: str
@@ -45,6 +46,7 @@ class ContractBase:
     head_dims: tuple[int, ...] = (1, 3, 15, 16, 17, 31, 33, 64)
     reference: str = "vanilla"
     has_second_derivatives: bool = False
+    has_infinity_in_float32: bool = True
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Fill the arguments `function`, `dtype`, `device` and `head_dim` of tests from the attributes."""

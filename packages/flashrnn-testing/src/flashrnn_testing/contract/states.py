@@ -63,6 +63,22 @@ class StateTests(ContractBase):
         for name, x in self.run(function, case._replace(Wx=Wx, states=states)).items():
             assert torch.isfinite(x).all(), name
 
+    @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # an interpreter's, at 0 times infinity in padding
+    @pytest.mark.parametrize("width", [5, 16, 33])
+    def test_an_infinite_initial_h_shuts_gates(self, function: str, dtype: torch.dtype, device: str, width: int) -> None:
+        """It saturates what it reaches; padding inside a backend, where it meets zeros, makes no NaN of it."""
+        if function not in ("elman", "lstm"):
+            pytest.skip("NaN by its formula")
+        if dtype == torch.float32 and not self.has_infinity_in_float32:
+            pytest.skip("float32 is the sum of smaller floats here, of which infinity is none")
+        case = self.case(function, device, dtype, head_dim=width)
+        states = case.states.detach().clone()
+        states[0, 0, :, 1] = float("inf")
+        case = case._replace(states=states)
+        results = self.run(function, case, include_backward=False)
+        assert all(torch.isfinite(x).all() for x in results.values())
+        compare(results, compute(self.reference_config(function), *case, include_backward=False), dtype)
+
     @pytest.mark.parametrize(("batch_size", "sequence_size"), [(3, 0), (0, 5), (0, 0)])
     def test_nothing_to_compute(
         self, function: str, dtype: torch.dtype, device: str, batch_size: int, sequence_size: int

@@ -228,14 +228,15 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
 // --------------------------------------------------------------------------------------------------------- compute warps
 
 // What comes through R, and all that reaches the old states of step t + 1, seen from step t (-1: the initial states).
+// exists(block): units that do not exist stay 0, where 0 times infinity would make NaN of them, and they of all units.
 // meanwhile() comes while sums of other CTAs are on their way.
-template <class Config, class Meanwhile>
+template <class Config, class Exists, class Meanwhile>
 __device__ __forceinline__ void receive(float (&d_state)[Config::BLOCKS][2 * Config::COLUMNS][BackwardPlan<Config>::STATES],
                                         const typename BackwardPlan<Config>::Weights& weights,
                                         const typename BackwardPlan<Config>::Team& team, const BackwardPlan<Config>& plan,
                                         const BackwardArguments& args,
                                         const TileRows<Config::MASKED, 2 * Config::COLUMNS>& rows, int t, int lane,
-                                        Meanwhile meanwhile) {
+                                        Exists exists, Meanwhile meanwhile) {
   using Plan = BackwardPlan<Config>;
   float product[2 * Plan::TILES][Plan::LANE_ROWS] = {}, total[Config::BLOCKS][Plan::LANE_ROWS];
   const int i = args.sizes.time - 2 - t;  // of step t + 1
@@ -248,7 +249,7 @@ __device__ __forceinline__ void receive(float (&d_state)[Config::BLOCKS][2 * Con
   for (int block = 0; block < Config::BLOCKS; block++)
 #pragma unroll
     for (int j = 0; j < Plan::LANE_ROWS; j++)
-      receive(d_state[block][j], total[block][j], rows.padding(t + 1, j), rows.resets(t + 1, j),
+      receive(d_state[block][j], total[block][j], rows.padding(t + 1, j) || !exists(block), rows.resets(t + 1, j),
               Config::LIMITED ? args.gradient_clip : -1.f);
 }
 
@@ -332,7 +333,7 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
     }
     gates.template send<BLOCKS>(i, warp_unit, lane);
     plan.sync(i, [] {});
-    receive<Config>(d_state, weights, team, plan, args, rows, t - 1, lane, [&] {
+    receive<Config>(d_state, weights, team, plan, args, rows, t - 1, lane, exists, [&] {
       if (!AT_START) load_input(i + 1);
     });
   };

@@ -190,6 +190,7 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
   const int lane = thread % 32, warp_unit = team.index * 8 * BLOCKS, T_ = args.sizes.time;
   const int unit = plan.first_unit() + warp_unit + lane / 4;  // in the head
   const auto gather = plan.gather();
+  const auto exists = [&](int block) { return unit + block * 8 < args.sizes.head_dim; };
 
   const auto weights = load_weights(plan, args, head, team, lane);
   float bias[GATES][BLOCKS];
@@ -209,7 +210,7 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
     for (int j = 0; j < LANE_ROWS; j++) {
 #pragma unroll
       for (int s = 0; s < STATES; s++)
-        state[block][j][s] = rows.valid[j] && d < args.sizes.head_dim ? args.initial.load(s, rows.batch[j], head, d) : 0.f;
+        state[block][j][s] = rows.valid[j] && exists(block) ? args.initial.load(s, rows.batch[j], head, d) : 0.f;
       h[j] = rows.resets(0, j) ? 0.f : state[block][j][0];
     }
     gather.put(0, 0, warp_unit + block * 8, lane, h);
@@ -249,7 +250,8 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
         for (int g = 0; g < GATES; g++) pre[g] = gate[g * BLOCKS + block][j];
         forward_step<Cell>(pre, state[block][j], saved_, out_, rows.padding(t, j), rows.resets(t, j),
                            Config::LIMITED ? args.clip : -1.f);
-        next_h[j] = rows.resets(t + 1, j) ? 0.f : state[block][j][0];
+        // Units that do not exist stay 0: a row with an infinite h has NaN there, which all units would get.
+        next_h[j] = rows.resets(t + 1, j) || !exists(block) ? 0.f : state[block][j][0];
 #pragma unroll
         for (int s = 0; s < STATES; s++) out[s][j] = out_[s];
 #pragma unroll
@@ -275,7 +277,7 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
     for (int j = 0; j < LANE_ROWS; j++)
 #pragma unroll
       for (int s = 0; s < STATES; s++)
-        if (rows.valid[j] && unit + block * 8 < args.sizes.head_dim)
+        if (rows.valid[j] && exists(block))
           args.last.store(s, rows.batch[j], head, unit + block * 8, state[block][j][s]);
 }
 
