@@ -124,5 +124,5 @@ def test_auto_survives_a_plug_in_that_claims_a_name_of_core(plug_ins: PlugIns) -
 def test_the_alias_of_a_broken_backend_is_not_said_to_be_missing(plug_ins: PlugIns) -> None:
     plug_ins.promise("triton_fused", "no_such_module_at_all:BACKEND", "flashrnn-triton")
     message = refusal("triton")
-    assert "not installed" not in message and "pip install" not in message
+    assert "not installed" not in message and "install " not in message
     assert "is broken" in message and "no_such_module_at_all" in message

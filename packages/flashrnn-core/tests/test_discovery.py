@@ -91,9 +91,19 @@ def test_an_unknown_name_is_refused_with_all_that_are_known(plug_ins: PlugIns) -
     plug_ins.offer("kernel", FakeKernel("kernel", aliases=("k",)))
     plug_ins.promise("broken", "no_such_module_at_all:BACKEND")
     message = refusal("cudnn")
-    assert message.startswith("backend: expected one of ") and message.endswith(", got 'cudnn'.")
+    assert message.startswith("backend: expected one of ") and ", got 'cudnn'. There are also " in message
     listed = message[len("backend: expected one of ") :].partition(", got ")[0].split(", ")
     assert sorted(listed) == ["auto", "broken", "k", "kernel", "vanilla", "vanilla_fwbw"]
+
+
+def test_an_unknown_name_is_refused_with_what_can_be_installed(plug_ins: PlugIns) -> None:
+    ends = " There are also cuda_fused, cuda (install flashrnn-cuda) and triton_fused, triton (install flashrnn-triton)."
+    assert refusal("cuda_fusd").endswith(f", got 'cuda_fusd'.{ends}")
+    plug_ins.offer("triton_fused", FakeKernel("triton_fused", aliases=("triton",)))
+    assert refusal("cuda_fusd").endswith(" There are also cuda_fused, cuda (install flashrnn-cuda).")
+    for name in ("cuda_fused", "cuda"):
+        plug_ins.offer(name, FakeKernel(name))
+    assert refusal("cuda_fusd").endswith(", got 'cuda_fusd'.")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +117,7 @@ def test_an_unknown_name_is_refused_with_all_that_are_known(plug_ins: PlugIns) -
 )
 def test_a_known_backend_that_is_not_installed_says_how_to_install_it(plug_ins: PlugIns, name: str, package: str) -> None:
     message = refusal(name)
-    assert f"{name!r} is not installed" in message and f"pip install {package}" in message
+    assert f"{name!r} is not installed" in message and f": install {package}." in message
 
 
 def test_what_is_installed_is_not_missing(plug_ins: PlugIns) -> None:
@@ -126,7 +136,7 @@ def test_a_gpu_tensor_on_a_reference_backend_warns_once(plug_ins: PlugIns) -> No
     with pytest.warns(UserWarning, match="slow reference backend 'vanilla_fwbw'") as caught:
         assert choose(problem("cuda")).name == "vanilla_fwbw"
     (warning,) = caught
-    for part in ("kernel has no elman", "no_such_module_at_all", "pip install flashrnn-cuda", "pip install flashrnn-triton"):
+    for part in ("kernel has no elman", "no_such_module_at_all", ": install flashrnn-cuda.", ": install flashrnn-triton."):
         assert part in str(warning.message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

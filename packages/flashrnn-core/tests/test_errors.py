@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from flashrnn import ConfigError, DeviceError, DtypeError, FlashRNNConfig, FlashRNNError, ShapeError, flashrnn
+from flashrnn import ConfigError, DeviceError, DtypeError, FlashRNNConfig, FlashRNNError, ShapeError, flashrnn, step
 
 B, T, NH, D = 2, 5, 3, 4  # D equals the number of gates: only the order of axes tells them apart
 
@@ -139,6 +140,41 @@ def test_types(argument: str, given: Any, expected: str, got: str) -> None:
     message = refusal(DtypeError, **{argument: given})
     assert message.startswith(f"{argument}: expected ")
     assert expected in message and f", got {got}." in message
+
+
+GOOD = {
+    "Wx": zeros(B, T, 4, NH, D),
+    "R": zeros(4, NH, D, D),
+    "b": zeros(4, NH, D),
+    "states": zeros(2, B, NH, D),
+    "lengths": zeros(B, dtype=torch.int64),
+    "resets": zeros(B, T, dtype=torch.bool),
+}
+torchs_own_warnings = pytest.mark.filterwarnings("ignore:.*in (beta|prototype)", "ignore:Sparse CSR")
+
+
+@torchs_own_warnings
+@pytest.mark.parametrize("argument", GOOD)
+def test_sparse_and_nested(argument: str) -> None:
+    x = GOOD[argument]
+    message = f"{argument}: expected a dense tensor, got one of layout torch.sparse_coo. Write {argument}.to_dense()."
+    assert refusal(DtypeError, **{argument: x.to_sparse()}) == message
+    message = f"{argument}: expected a dense tensor, got a nested one. torch.nested.to_padded_tensor makes one."
+    assert refusal(DtypeError, **{argument: torch.nested.as_nested_tensor(list(x))}) == message
+    if x.ndim > 1:
+        assert refusal(DtypeError, **{argument: torch.nested.as_nested_tensor(list(x), layout=torch.jagged)}) == message
+        assert "torch.sparse_csr" in refusal(DtypeError, **{argument: x.to_sparse_csr()})
+    if x.is_floating_point() and torch.backends.mkldnn.is_available():
+        assert "got one of layout torch._mkldnn" in refusal(DtypeError, **{argument: x.to_mkldnn()})
+
+
+def test_sparse_states_by_name_and_of_a_step() -> None:
+    assert refusal(DtypeError, states={"c": zeros(B, NH, D).to_sparse()}).startswith("states['c']: expected a dense tensor")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = torch.nested.as_nested_tensor(list(GOOD["Wx"][:, 0]))
+    with pytest.raises(DtypeError, match="Wx: expected a dense tensor, got a nested one"):
+        step(nested, GOOD["R"], GOOD["b"])
 
 
 def test_types_of_states_by_name() -> None:

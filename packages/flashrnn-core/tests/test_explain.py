@@ -35,10 +35,10 @@ def test_the_defaults(plug_ins: PlugIns) -> None:
     assert explain(1, 2, 3, 4, resets=True).problem.has_resets
 
 
-def test_what_is_not_installed_is_said_with_the_command(plug_ins: PlugIns) -> None:
+def test_what_is_not_installed_is_said_with_the_package(plug_ins: PlugIns) -> None:
     reasons = explain(1, 2, 3, 4, device="cpu").reasons
     assert list(reasons) == ["vanilla_fwbw", "vanilla", *reasons][:2] + [x for x in reasons if x in MISSING]
-    assert all("not installed: pip install flashrnn-" in reasons[name] for name in MISSING)
+    assert all("not installed: install flashrnn-" in reasons[name] for name in MISSING)
 
 
 def test_the_text(plug_ins: PlugIns) -> None:
@@ -87,8 +87,8 @@ def test_it_says_what_a_call_does(plug_ins: PlugIns, backend: str, dtype: str, f
     ("backend", "reason"),
     [
         ("cudnn", "expected one of auto, vanilla_fwbw, vanilla"),
-        ("triton", "pip install flashrnn-triton"),
-        ("cuda", "pip install flashrnn-cuda"),
+        ("triton", "not installed: install flashrnn-triton"),
+        ("cuda", "not installed: install flashrnn-cuda"),
         ("broken", "no_such_module_at_all"),
     ],
 )
@@ -118,6 +118,24 @@ def test_a_config_counts_as_in_a_call(plug_ins: PlugIns) -> None:
     assert told.problem.dtype == torch.float64
     with pytest.raises(ConfigError, match="function: the call says 'slstm' and its config 'gru'"):
         explain(1, 2, 3, 4, "slstm", config)
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True, "2", None], ids=repr)
+@pytest.mark.parametrize(("name", "least"), [("batch_size", 0), ("sequence_size", 0), ("num_heads", 1), ("head_dim", 1)])
+def test_a_size_that_is_none_is_an_error(name: str, least: int, value: Any) -> None:
+    sizes = {"batch_size": 1, "sequence_size": 2, "num_heads": 3, "head_dim": 4}
+    for wrong in (value, least - 1):
+        with pytest.raises(ConfigError) as caught:
+            explain(**{**sizes, name: wrong})
+        assert str(caught.value) == f"{name}: expected an integer of at least {least}, got {wrong!r}."
+    assert explain(**{**sizes, name: least}).backend is not None
+
+
+@pytest.mark.parametrize("device", ["", "gpu", "cuda:", "cuda:-1", True, 1.0], ids=repr)
+def test_a_device_that_torch_does_not_know_is_an_error(device: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        explain(1, 2, 3, 4, device=device)
+    assert str(caught.value) == f"device: expected a device by its name in torch, 'cpu' or 'cuda:0', got {device!r}."
 
 
 @pytest.mark.parametrize("wrong", [{"function": "rnn"}, {"dtype": "float33"}, {"backend": None}], ids=str)

@@ -107,7 +107,7 @@ def test_the_testing_helpers_stand_where_users_know_them() -> None:
 def test_without_flashrnn_testing_they_say_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_testing(monkeypatch)
     monkeypatch.setitem(sys.modules, "flashrnn_testing", None)
-    with pytest.raises(ImportError, match="pip install flashrnn-testing"):
+    with pytest.raises(ImportError, match="needs the package flashrnn-testing: install it"):
         import flashrnn.tests.utils  # noqa: F401
 
 

@@ -65,6 +65,7 @@ GOOD, META = x(T, B, E), {"device": "meta"}
         ),
         ((x(3),), {}, ShapeError, "input: expected shape [T, B, input_size] or [T, input_size] with input_size = 3, got"),
         (([GOOD],), {}, DtypeError, "input: expected a tensor, got list."),
+        ((GOOD.to_sparse(),), {}, DtypeError, "input: expected a dense tensor, got one of layout torch.sparse_coo."),
         ((GOOD.float(),), {}, DtypeError, "input: expected torch.float64, as the weights have, got torch.float32. Write"),
         ((x(T, B, E, **META),), {}, DeviceError, "input: expected a tensor on cpu, as the weights are, got one on meta."),
         ((GOOD, x(1, B, H)), {}, DtypeError, "hx: expected a tuple (h_0, c_0), got Tensor."),

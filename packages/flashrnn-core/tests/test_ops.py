@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
-from core_inputs import FUNCTIONS, MASKS, Sizes, assert_equal, copies, make_inputs, run, weights_like
-from flashrnn import ConfigError, DoubleBackwardError, FlashRNNConfig, ForwardModeError, TransformError, flashrnn
+from core_inputs import FUNCTIONS, MASKS, RESETS, Sizes, assert_equal, copies, make_inputs, run, weights_like
+from flashrnn import ConfigError, DoubleBackwardError, FlashRNNConfig, ForwardModeError, ShapeError, TransformError, flashrnn
 
 every = pytest.mark.parametrize("function", FUNCTIONS)
 torchs_own_warnings = pytest.mark.filterwarnings(
@@ -232,6 +232,35 @@ def test_vmap_has_the_gradients_of_the_call_itself(backend: str, clipval: Any) -
     expected = gradient_of_Wx(lambda Wx: square_sum(config, inputs, Wx), inputs[0])
     mapped = gradient_of_Wx(lambda Wx: torch.vmap(lambda x: square_sum(config, inputs, x))(Wx[None]).sum(), inputs[0])
     torch.testing.assert_close(mapped, expected)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("masks", [("lengths",), ("resets",), ("lengths", "resets")], ids="+".join)
+@pytest.mark.parametrize("backend", ["vanilla", "vanilla_fwbw"])
+def test_vmap_over_lengths_and_resets(backend: str, masks: tuple[str, ...]) -> None:
+    inputs = [x.detach() for x in make_inputs("lstm")]
+    several = {"lengths": torch.tensor([[3, 1], [0, 2], [3, 3]]), "resets": torch.stack([RESETS, ~RESETS, RESETS])}
+
+    def call(*given: Tensor) -> tuple[Tensor, Tensor]:
+        return flashrnn(*inputs, backend=backend, **dict(zip(masks, given)))
+
+    rows = [several[name] for name in masks]
+    for mapped, *expected in zip(torch.vmap(call)(*rows), *map(call, *rows)):
+        torch.testing.assert_close(mapped, torch.stack(expected))
+
+
+def test_vmap_over_gradients_and_lengths() -> None:
+    """torch.func wraps the mapped lengths once more."""
+    inputs, lengths = [x.detach() for x in make_inputs("lstm")], torch.tensor([[3, 1], [0, 2]])
+
+    def loss(Wx: Tensor, lengths: Tensor) -> Tensor:
+        return flashrnn(Wx, *inputs[1:], backend="vanilla", lengths=lengths)[0].square().sum()
+
+    gradient = torch.func.grad(loss)
+    mapped = torch.vmap(gradient, (None, 0))(inputs[0], lengths)
+    torch.testing.assert_close(mapped, torch.stack([gradient(inputs[0], x) for x in lengths]))
+    with pytest.raises(ShapeError, match="lengths: expected values from 0 to T = 3"):
+        gradient(inputs[0], torch.tensor([3, 4]))
 
 
 def test_derivatives_of_torch_func_name_the_backend_that_has_them() -> None:

@@ -31,11 +31,20 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flashrnn_cuda.fused.device", lambda index: H200)
 
 
+@pytest.mark.parametrize(
+    ("has_gpu", "todo"),
+    [
+        (True, "move them with x.to('cuda')."),
+        (False, "no CUDA GPU is found here, backend='vanilla_fwbw' computes on 'cpu'."),
+    ],
+)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_on_a_cpu_tensor(backend: Any) -> None:
+def test_on_a_cpu_tensor(monkeypatch: pytest.MonkeyPatch, backend: Any, has_gpu: bool, todo: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     inputs = create_inputs(2, 3, 1, 4, "lstm", create_states=False, device="cpu")
-    with pytest.raises(BackendUnavailable, match=f"{backend.name} computes on NVIDIA GPUs, the tensors are on 'cpu'"):
+    with pytest.raises(BackendUnavailable) as caught:
         flashrnn(*inputs, backend=backend.name)
+    assert str(caught.value) == f"{backend.name} computes on NVIDIA GPUs, the tensors are on 'cpu': {todo}"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -50,7 +59,7 @@ def test_without_a_driver(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None
         raise OSError("libcuda.so.1: cannot open shared object file")
 
     monkeypatch.setattr(availability, "device", missing)
-    assert "no usable NVIDIA driver: libcuda.so.1" in backend.why_not(problem())
+    assert "no usable GPU 'cuda:0' on this machine: libcuda.so.1" in backend.why_not(problem())
 
     def broken(index: int) -> None:
         raise DriverError("CUDA driver: no CUDA-capable device is detected (code 100)")
@@ -98,10 +107,16 @@ def test_on_a_gpu_auto_takes_the_fused_kernel() -> None:
     assert explain(2, 3, 1, 4096, "lstm", device="cuda", dtype="bfloat16").backend == "cuda"
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gpu_that_is_not_there(backend: Any) -> None:
+    told = explain(2, 3, 1, 64, "lstm", backend=backend.name, device="cuda:99")
+    assert told.backend is None and "no usable GPU 'cuda:99' on this machine" in str(told.reasons[backend.name])
+
+
 def test_a_gpu_without_an_index_on_a_machine_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_gpu() -> int:
         raise RuntimeError("No CUDA GPUs are available")
 
     monkeypatch.setattr(torch.cuda, "current_device", no_gpu)
     told = explain(2, 3, 1, 64, "lstm", device="cuda", dtype="bfloat16")
-    assert "no usable NVIDIA driver: No CUDA GPUs are available" in str(told.reasons["cuda_fused"])
+    assert "no usable GPU 'cuda' on this machine: No CUDA GPUs are available" in str(told.reasons["cuda_fused"])

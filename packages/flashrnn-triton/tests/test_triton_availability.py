@@ -31,7 +31,13 @@ def reason(**of_problem: Any) -> str:
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def before_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if nothing had imported triton yet."""
+    monkeypatch.setattr(availability, "was_interpreted", lambda: None)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, before_triton: None) -> None:
     """A machine that looks as if it had an H200, and compiles."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.version, "hip", None)
@@ -82,22 +88,56 @@ def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("Found no NVIDIA driver on your system.")
 
     monkeypatch.setattr(torch.cuda, "get_device_name", missing)
-    assert reason() == "triton_fused found no usable GPU: Found no NVIDIA driver on your system."
+    assert reason() == "triton_fused found no usable GPU 'cuda:0' on this machine: Found no NVIDIA driver on your system."
 
 
-def test_on_a_cpu_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("before_triton")
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    told = explain(2, 3, 1, 8, backend="triton_fused", device="cuda:99")
+    assert told.backend is None and "no usable GPU 'cuda:99' on this machine" in str(told.reasons["triton_fused"])
+
+
+@pytest.mark.usefixtures("before_triton")
+@pytest.mark.parametrize(
+    ("has_gpu", "todo"),
+    [
+        (True, "move them with x.to('cuda')."),
+        (False, "no CUDA GPU is found here, backend='vanilla_fwbw' computes on 'cpu'."),
+    ],
+)
+def test_on_a_cpu_tensor(monkeypatch: pytest.MonkeyPatch, has_gpu: bool, todo: str) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     inputs = create_inputs(2, 3, 2, 4, "lstm", create_states=False, device="cpu")
-    with pytest.raises(BackendUnavailable, match=r"computes on NVIDIA GPUs, the tensors are on 'cpu'.*TRITON_INTERPRET=1"):
+    with pytest.raises(BackendUnavailable) as caught:
         flashrnn(*inputs, backend="triton")
+    assert str(caught.value).startswith(f"triton_fused computes on NVIDIA GPUs, the tensors are on 'cpu': {todo}")
+    assert "TRITON_INTERPRET=1" in str(caught.value)
 
 
+@pytest.mark.usefixtures("before_triton")
 def test_the_interpreter_runs_what_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert TRITON_FUSED.why_not(problem()) is None
     assert "name it to use it" in reason(backend="auto")
     assert "cannot compute in bfloat16" in reason(dtype=torch.bfloat16)
     assert explain(2, 3, 1, 8, "lstm", device="cpu").backend == "vanilla_fwbw"
+
+
+@pytest.mark.parametrize(("then", "now"), [("0", "1"), ("1", "0")])
+def test_the_interpreter_asked_for_too_late_or_no_longer(then: str, now: str) -> None:
+    code = f"""
+import os
+os.environ["TRITON_INTERPRET"] = {then!r}
+import triton.language
+os.environ["TRITON_INTERPRET"] = {now!r}
+from flashrnn import explain
+print(explain(2, 3, 1, 8, backend="triton_fused", device="cpu").reasons["triton_fused"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    said = ("without", "is") if now == "1" else ("with", "is not")
+    assert "triton was imported {} TRITON_INTERPRET=1, which {} set now".format(*said) in done.stdout
 
 
 @pytest.mark.parametrize("value", ["true", "True", "on", "yes"])

@@ -43,12 +43,12 @@ def check_inputs(
     _check_shape("b", b, "GHD", sizes, "gates", cell.bias_gates)
     initial = None if states is None else _check_states(states, cell, sizes, config, Wx)
     if lengths is not None:
-        _check_type("lengths", lengths)
+        check_tensor("lengths", lengths)
         if lengths.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
             raise DtypeError(describe("lengths", "an integer tensor", str(lengths.dtype)))
         _check_shape("lengths", lengths, "B", sizes)
     if resets is not None:
-        _check_type("resets", resets)
+        check_tensor("resets", resets)
         if resets.dtype != torch.bool:
             raise DtypeError(describe("resets", "a bool tensor", str(resets.dtype), "Write resets.bool()."))
         _check_shape("resets", resets, "BT", sizes, "[B, T] whatever input_shape, here", [repr(config.input_shape)])
@@ -60,14 +60,34 @@ def check_inputs(
     return initial
 
 
+def check_tensor(name: str, x: Any) -> None:
+    """A DtypeError unless x is a dense tensor."""
+    if not isinstance(x, Tensor):
+        raise DtypeError(describe(name, "a tensor", type(x).__name__))
+    if x.is_nested:
+        raise DtypeError(describe(name, "a dense tensor", "a nested one", "torch.nested.to_padded_tensor makes one."))
+    if x.layout != torch.strided:
+        raise DtypeError(describe(name, "a dense tensor", f"one of layout {x.layout}", f"Write {name}.to_dense()."))
+
+
 def check_lengths(lengths: Tensor, sequence_size: int) -> Tensor:
-    """`lengths` as int64 within 0..T. On a GPU they are held to that range: reading them there would make the host wait."""
+    """`lengths` as int64 within 0..T, held to it unread on a GPU, where the host would wait, in graphs and in torch.vmap."""
     lengths = lengths.to(torch.int64)
-    if lengths.device.type == "cpu" and lengths.numel() > 0 and not torch.compiler.is_compiling():
+    if lengths.device.type == "cpu" and lengths.numel() > 0 and not (torch.compiler.is_compiling() or is_mapped(lengths)):
         low, high = int(lengths.min()), int(lengths.max())
         if low < 0 or high > sequence_size:
             raise ShapeError(describe("lengths", f"values from 0 to T = {sequence_size}", f"values from {low} to {high}"))
     return lengths.clamp(0, sequence_size)
+
+
+def is_mapped(x: Tensor) -> bool:
+    """Whether torch.vmap runs over x, at any level of torch.func's transforms."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(x):
+        if functorch.is_batchedtensor(x):
+            return True
+        x = functorch.get_unwrapped(x)
+    return False
 
 
 def _sizes(Wx: Tensor, R: Tensor, b: Tensor, cell: CellSpec, input_shape: str) -> dict[str, int]:
@@ -169,13 +189,8 @@ def _without_time(
     return x
 
 
-def _check_type(name: str, x: Any) -> None:
-    if not isinstance(x, Tensor):
-        raise DtypeError(describe(name, "a tensor", type(x).__name__))
-
-
 def _check_floating(name: str, x: Any) -> None:
-    _check_type(name, x)
+    check_tensor(name, x)
     if x.dtype not in FLOATING:
         raise DtypeError(describe(name, f"a tensor of {', '.join(DTYPES)}", str(x.dtype)))
 

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from typing import Any, Optional
 
 from .backend import INTERFACE_VERSION, Backend
-from .errors import BackendUnavailable
+from .errors import BackendUnavailable, describe
 from .problem import Problem
 
 if sys.version_info >= (3, 10):
@@ -144,7 +144,7 @@ def find(name: str) -> Candidate:
     """The candidate of that name or alias.
 
     Raises:
-        BackendUnavailable: unknown (listing the known), not installed (with the pip command), or claimed twice.
+        BackendUnavailable: unknown (listing the known), not installed (with the package to install), or claimed twice.
     """
     everyone = candidates()
     owners = [c for c in everyone if c.name == name]
@@ -157,11 +157,11 @@ def find(name: str) -> Candidate:
         raise BackendUnavailable(f"The name {name} is an alias of both {both}; use one of those names.")
     offered = OFFERED_BY.get(OFFERED_ALIASES.get(name, name))
     if offered is not None:
-        raise BackendUnavailable(f"backend {name!r} is not installed: pip install {offered}")
+        raise BackendUnavailable(f"backend {name!r} is not installed: install {offered}.")
     known = [AUTO]
     for candidate in everyone:
         known += [candidate.name, *(candidate.backend.aliases if candidate.backend else ())]
-    raise BackendUnavailable(f"backend: expected one of {', '.join(known)}, got {name!r}.")
+    raise BackendUnavailable(describe("backend", f"one of {', '.join(known)}", repr(name), _more_to_install()))
 
 
 @lru_cache(maxsize=1024)
@@ -193,9 +193,19 @@ def reasons_why_not(problem: Problem) -> dict[str, Optional[str]]:
 
 
 def not_installed() -> dict[str, str]:
-    """Backends of this project's other packages that are missing here, with the command that installs them."""
+    """Backends of this project's other packages that are missing here, with the package to install."""
     names = {candidate.name for candidate in candidates()}
-    return {name: f"not installed: pip install {package}" for name, package in OFFERED_BY.items() if name not in names}
+    return {name: f"not installed: install {package}" for name, package in OFFERED_BY.items() if name not in names}
+
+
+def _more_to_install() -> str:
+    """In a sentence what `not_installed` lists, with aliases; empty if there is nothing."""
+    found: dict[str, list[str]] = {}
+    for name in not_installed():
+        aliases = [alias for alias, of in OFFERED_ALIASES.items() if of == name]
+        found.setdefault(OFFERED_BY[name], []).extend([name, *aliases])
+    more = " and ".join(f"{', '.join(names)} (install {package})" for package, names in found.items())
+    return f"There are also {more}." if more else ""
 
 
 def _warn_slow(name: str, reasons: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ import torch
 from .config import FlashRNNConfig, merge_config
 from .discovery import AUTO, Candidate, candidates, find, name_of, not_installed, reasons_why_not
 from .dtypes import parse_dtype
-from .errors import BackendUnavailable
+from .errors import BackendUnavailable, ConfigError, describe
 from .problem import Problem
 
 if sys.version_info >= (3, 10):
@@ -72,15 +72,22 @@ def explain(
     """Say which backend `flashrnn()` would take for these shapes, and why each other one would not do.
 
     Args:
-        batch_size, sequence_size, num_heads, head_dim: B, T, NH, D.
+        batch_size, sequence_size, num_heads, head_dim: B and T from 0 up, NH and D from 1 up.
         function, config, backend, dtype: as for `flashrnn()`; dtype None means float32 here.
-        device: where the tensors would lie; None: the GPU if there is one, else the CPU.
+        device: where the tensors would lie, be it on this machine or not; None: the GPU if there is one, else the CPU.
         requires_grad: whether gradients are wanted.
         lengths, resets: whether those arguments would be given.
 
     Returns:
         An Explanation; print it for a table. Unlike `flashrnn()` it does not raise for a backend that cannot run.
+
+    Raises:
+        ConfigError: an argument has a value that it cannot have.
     """
+    _check_size("batch_size", batch_size, 0)
+    _check_size("sequence_size", sequence_size, 0)
+    _check_size("num_heads", num_heads, 1)
+    _check_size("head_dim", head_dim, 1)
     config = merge_config(config, function, backend, dtype)
     settled = parse_dtype(config.dtype) or torch.float32
     problem = Problem(
@@ -89,7 +96,7 @@ def explain(
         sequence_size=sequence_size,
         num_heads=num_heads,
         head_dim=head_dim,
-        device=torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")),
+        device=_parse_device(device),
         states_dtype=settled,
         requires_grad=requires_grad,
         has_lengths=lengths,
@@ -105,6 +112,21 @@ def explain(
         usable = [name] if name in usable else []
     plans = {found.name: found.how(problem) for found in candidates() if reasons.get(found.name, "unknown") is None}
     return Explanation(usable[0] if usable else None, {**reasons, **not_installed()}, plans, problem)
+
+
+def _check_size(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(describe(name, f"an integer of at least {least}", repr(value)))
+
+
+def _parse_device(device: Union[str, torch.device, None]) -> torch.device:
+    """The device of that name; None is the GPU if there is one, else the CPU."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(describe("device", "a device by its name in torch, 'cpu' or 'cuda:0'", repr(device))) from error
 
 
 def report() -> dict[str, Any]:
@@ -184,7 +206,7 @@ def _warnings() -> list[str]:
     if "flashrnn" in installed:
         found.append(
             f"the distribution flashrnn {installed['flashrnn']} is installed beside flashrnn-core and owns the same import "
-            "name. Run: pip uninstall flashrnn flashrnn-core; pip install flashrnn-core"
+            "name. Run: pip uninstall flashrnn flashrnn-core; then install flashrnn-core again"
         )
     if torch.version.cuda is None and torch.version.hip is None and os.path.exists("/proc/driver/nvidia/version"):
         found.append(f"this machine has an NVIDIA driver, but torch {torch.__version__} is a build without CUDA")

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from .api import flashrnn
 from .cells import get_cell
+from .checks import check_tensor
 from .config import FlashRNNConfig, merge_config
 from .dtypes import accumulate_dtype, parse_dtype, resolve_dtype
-from .errors import DtypeError, ShapeError, describe
+from .errors import ShapeError, describe
 from .layouts import spell
 
 
@@ -65,7 +66,6 @@ def step(
 
 
 def _check_axes(name: str, x: Any, layout: str) -> None:
-    if not isinstance(x, Tensor):
-        raise DtypeError(describe(name, "a tensor", type(x).__name__))
+    check_tensor(name, x)
     if x.ndim != len(layout):
         raise ShapeError(describe(name, f"{len(layout)} axes {spell(layout)}", f"shape {list(x.shape)}"))

@@ -20,10 +20,13 @@ from .device import device, index_of
 
 def why_not_cuda(backend: str, problem: Problem) -> Optional[str]:
     """None if this machine has a GPU for CUDA kernels that solve the problem."""
-    if problem.device.type != "cuda":
-        return f"{backend} computes on NVIDIA GPUs, the tensors are on {problem.device.type!r}: move them with x.to('cuda')."
     if torch.version.hip is not None:
         return f"{backend} computes on NVIDIA GPUs, this PyTorch was built for ROCm."
+    if (place := problem.device.type) != "cuda":
+        todo = "move them with x.to('cuda')"
+        if not torch.cuda.is_available():
+            todo = f"no CUDA GPU is found here, backend='vanilla_fwbw' computes on {place!r}"
+        return f"{backend} computes on NVIDIA GPUs, the tensors are on {place!r}: {todo}."
     if problem.dtype not in TYPES:
         return f"{backend} computes in float32, float16 or bfloat16, not in {problem.dtype}; backend='vanilla' does."
     if not has_cell(problem.config.function):
@@ -36,7 +39,7 @@ def why_no_device(backend: str, asked: torch.device) -> Optional[str]:
     try:
         found = device(index_of(asked))
     except (AssertionError, AttributeError, OSError, RuntimeError) as error:  # torch's, ctypes' and the driver's own
-        return f"{backend} found no usable NVIDIA driver: {error}."
+        return f"{backend} found no usable GPU {str(asked)!r} on this machine: {str(error).rstrip('.')}."
     if found.capability < OLDEST:
         have = ".".join(map(str, found.capability))
         return (

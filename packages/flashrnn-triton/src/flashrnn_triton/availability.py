@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.util import find_spec
 from typing import Optional
 
@@ -32,16 +33,33 @@ def why_not_triton(problem: Problem) -> Optional[str]:
     if problem.head_dim > LARGEST_HEAD:
         return (
             f"triton_fused takes head_dim up to {LARGEST_HEAD}, got {problem.head_dim}; backend='cuda_fused' takes more and "
-            "backend='cuda' any (pip install flashrnn-cuda)."
+            "backend='cuda' any (install flashrnn-cuda)."
         )
     if os.environ.get(VARIABLE, "").lower() in DISPUTED:
         return describe(VARIABLE, "1, on which all versions of Triton agree", repr(os.environ[VARIABLE]))
-    return why_not_interpreted(problem) if is_interpreted() else why_no_device(problem.device)
+    return why_too_late() or (why_not_interpreted(problem) if is_interpreted() else why_no_device(problem.device))
 
 
 def is_interpreted() -> bool:
     """Whether Triton's kernels run in its interpreter, whatever the device."""
     return os.environ.get(VARIABLE) == "1"
+
+
+def why_too_late() -> Optional[str]:
+    """None unless TRITON_INTERPRET changed after triton was imported: its own functions are then of the other kind."""
+    if was_interpreted() in (None, is_interpreted()):
+        return None
+    then, now = ("without", "is") if is_interpreted() else ("with", "is not")
+    return (
+        f"triton was imported {then} {VARIABLE}=1, which {now} set now: triton_fused needs the variable set before anything "
+        "imports triton, as torch.compile and the first kernel do."
+    )
+
+
+def was_interpreted() -> Optional[bool]:
+    """Whether triton was imported for its interpreter; None if it is not imported."""
+    zeros = getattr(sys.modules.get("triton.language"), "zeros", None)  # a function in Triton's own language
+    return None if zeros is None else type(zeros).__name__ == "InterpretedFunction"
 
 
 def why_not_interpreted(problem: Problem) -> Optional[str]:
@@ -57,17 +75,20 @@ def why_not_interpreted(problem: Problem) -> Optional[str]:
 
 def why_no_device(device: torch.device) -> Optional[str]:
     """None if it is a GPU that is new enough."""
-    if device.type != "cuda":
-        return (
-            f"triton_fused computes on NVIDIA GPUs, the tensors are on {device.type!r}: move them with x.to('cuda'). "
-            "(With TRITON_INTERPRET=1 in the environment it computes here, slowly, to look for faults.)"
-        )
     if torch.version.hip is not None:
         return "triton_fused computes on NVIDIA GPUs, this PyTorch was built for ROCm."
+    if (place := device.type) != "cuda":
+        todo = "move them with x.to('cuda')"
+        if not torch.cuda.is_available():
+            todo = f"no CUDA GPU is found here, backend='vanilla_fwbw' computes on {place!r}"
+        return (
+            f"triton_fused computes on NVIDIA GPUs, the tensors are on {place!r}: {todo}. "
+            "(With TRITON_INTERPRET=1 in the environment it computes here, slowly, to look for faults.)"
+        )
     try:
         name, have = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
     except (AssertionError, RuntimeError) as error:  # torch's own
-        return f"triton_fused found no usable GPU: {str(error).rstrip('.')}."
+        return f"triton_fused found no usable GPU {str(device)!r} on this machine: {str(error).rstrip('.')}."
     if have < OLDEST:
         return (
             f"triton_fused needs compute capability 8.0 or newer, {name} has {have[0]}.{have[1]}; "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from ..checks import check_lengths
+from ..checks import check_lengths, check_tensor
 from ..dtypes import DTYPES, FLOATING, autocast_is_on
 from ..errors import ConfigError, DeviceError, DtypeError, ShapeError, describe
 from ..layouts import spell
@@ -38,7 +38,7 @@ def check_options(sizes: Mapping[str, Any], flags: Mapping[str, Any], dropout: A
 
 def check_input(x: Any, input_size: int, weight: Tensor, batch_first: bool) -> str:
     """The axes of an input without its features: "BT", "TB", or "T" for one sequence."""
-    _check_tensor("input", x)
+    check_tensor("input", x)
     batch = "BT" if batch_first else "TB"
     if x.ndim not in (2, 3) or x.shape[-1] != input_size:
         wanted = f"shape {_input(batch)} or {_input('T')} with input_size = {input_size}"
@@ -65,7 +65,7 @@ def as_lengths(lengths: Any, x: Tensor, axes: str) -> Optional[Tensor]:
     """`lengths` as [B] int64 on the device of the input x, whose axes are `axes` and features."""
     if lengths is None:
         return None
-    _check_tensor("lengths", lengths)
+    check_tensor("lengths", lengths)
     if lengths.dtype not in INTEGERS:
         raise DtypeError(describe("lengths", "an integer tensor", str(lengths.dtype)))
     _check_shape("lengths", lengths, axes.replace("T", ""), x, axes)
@@ -77,7 +77,7 @@ def as_resets(resets: Any, x: Tensor, axes: str) -> Optional[Tensor]:
     """`resets` as [B, T] bool, for the input x, whose axes are `axes` and features."""
     if resets is None:
         return None
-    _check_tensor("resets", resets)
+    check_tensor("resets", resets)
     if resets.dtype != torch.bool:
         raise DtypeError(describe("resets", "a bool tensor", str(resets.dtype), "Write resets.bool()."))
     _check_shape("resets", resets, axes, x, axes)
@@ -102,7 +102,7 @@ def as_states(hx: Any, names: Sequence[str], sizes: tuple[int, int], x: Tensor, 
 
 
 def _check_state(name: str, state: Any, sizes: tuple[int, int], x: Tensor, axes: str) -> None:
-    _check_tensor(name, state)
+    check_tensor(name, state)
     if state.dtype not in FLOATING:
         raise DtypeError(describe(name, f"a tensor of {', '.join(DTYPES)}", str(state.dtype)))
     letters, batch = ("", []) if axes == "T" else ("B, ", [x.shape[axes.index("B")]])
@@ -111,11 +111,6 @@ def _check_state(name: str, state: Any, sizes: tuple[int, int], x: Tensor, axes:
         wanted = f"shape [num_layers * num_directions, {letters}hidden_size] = {expected}"
         raise ShapeError(describe(name, wanted, f"shape {list(state.shape)}"))
     _check_device(name, state, x.device)
-
-
-def _check_tensor(name: str, x: Any) -> None:
-    if not isinstance(x, Tensor):
-        raise DtypeError(describe(name, "a tensor", type(x).__name__))
 
 
 def _check_like(name: str, x: Tensor, weight: Tensor) -> None:

@@ -9,6 +9,6 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "flashrnn_testing":
         raise
-    raise ImportError("flashrnn.tests.utils needs the package flashrnn-testing: pip install flashrnn-testing") from error
+    raise ImportError("flashrnn.tests.utils needs the package flashrnn-testing: install it.") from error
 
 __all__ = ["check_backward", "check_forward", "compare_with_baseline", "create_inputs", "flashrnn", "model_test"]
