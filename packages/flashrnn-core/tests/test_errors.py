@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
@@ -168,11 +167,10 @@ def test_sparse_and_nested(argument: str) -> None:
         assert "got one of layout torch._mkldnn" in refusal(DtypeError, **{argument: x.to_mkldnn()})
 
 
+@torchs_own_warnings
 def test_sparse_states_by_name_and_of_a_step() -> None:
     assert refusal(DtypeError, states={"c": zeros(B, NH, D).to_sparse()}).startswith("states['c']: expected a dense tensor")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        nested = torch.nested.as_nested_tensor(list(GOOD["Wx"][:, 0]))
+    nested = torch.nested.as_nested_tensor(list(GOOD["Wx"][:, 0]))
     with pytest.raises(DtypeError, match="Wx: expected a dense tensor, got a nested one"):
         step(nested, GOOD["R"], GOOD["b"])
 

@@ -18,10 +18,10 @@ B, T = 2, 5
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"input_size": 0}, "input_size: expected an integer above 0, got 0."),
-        ({"hidden_size": 4.0}, "hidden_size: expected an integer above 0, got 4.0."),
-        ({"num_layers": True}, "num_layers: expected an integer above 0, got True."),
-        ({"num_heads": -1}, "num_heads: expected an integer above 0, got -1."),
+        ({"input_size": 0}, "input_size: expected an integer of at least 1, got 0."),
+        ({"hidden_size": 4.0}, "hidden_size: expected an integer of at least 1, got 4.0."),
+        ({"num_layers": True}, "num_layers: expected an integer of at least 1, got True."),
+        ({"num_heads": -1}, "num_heads: expected an integer of at least 1, got -1."),
         ({"num_heads": 3}, "num_heads: expected a divisor of hidden_size = 4, got 3."),
         ({"bias": 1}, "bias: expected True or False, got 1."),
         ({"batch_first": None}, "batch_first: expected True or False, got None."),

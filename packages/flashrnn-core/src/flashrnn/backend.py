@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Optional
 
+import torch
+
 from .problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
 
 INTERFACE_VERSION = 1
@@ -54,3 +56,15 @@ class Backend(ABC):
         self, problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, into: InputGradients
     ) -> None:
         """Fill every element of `into`, given what forward read and filled. Never called for a problem that `is_empty`."""
+
+
+def why_no_nvidia_gpu(backend: str, device: torch.device) -> Optional[str]:
+    """None if tensors on `device` lie on an NVIDIA GPU; else why `backend`, which computes there only, does not take them."""
+    if torch.version.hip is not None:
+        return f"{backend} computes on NVIDIA GPUs, this PyTorch was built for ROCm."
+    if device.type == "cuda":
+        return None
+    todo = f"no CUDA GPU is found here, backend='vanilla_fwbw' computes on {device.type!r}"
+    if torch.cuda.is_available():
+        todo = "move them with x.to('cuda')"
+    return f"{backend} computes on NVIDIA GPUs, the tensors are on {device.type!r}: {todo}."

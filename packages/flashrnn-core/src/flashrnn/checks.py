@@ -12,7 +12,7 @@ from torch import Tensor
 from .cells import CellSpec, get_cell
 from .config import FlashRNNConfig
 from .dtypes import DTYPES, FLOATING
-from .errors import DeviceError, DtypeError, ShapeError, describe
+from .errors import ConfigError, DeviceError, DtypeError, ShapeError, describe
 from .layouts import LETTERS, shape_of, spell
 
 States = Union[Tensor, Mapping[str, Tensor]]
@@ -60,6 +60,12 @@ def check_inputs(
     return initial
 
 
+def check_size(name: str, value: Any, least: int) -> None:
+    """A ConfigError unless value is an integer of at least that."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(describe(name, f"an integer of at least {least}", repr(value)))
+
+
 def check_tensor(name: str, x: Any) -> None:
     """A DtypeError unless x is a dense tensor."""
     if not isinstance(x, Tensor):
@@ -71,7 +77,7 @@ def check_tensor(name: str, x: Any) -> None:
 
 
 def check_lengths(lengths: Tensor, sequence_size: int) -> Tensor:
-    """`lengths` as int64 within 0..T, held to it unread on a GPU, where the host would wait, in graphs and in torch.vmap."""
+    """`lengths` as int64 within 0..T; held to that unread on a GPU, where the host would wait, in graphs and in torch.vmap."""
     lengths = lengths.to(torch.int64)
     if lengths.device.type == "cpu" and lengths.numel() > 0 and not (torch.compiler.is_compiling() or is_mapped(lengths)):
         low, high = int(lengths.min()), int(lengths.max())

@@ -11,6 +11,7 @@ from typing import Any, Optional, Union
 
 import torch
 
+from .checks import check_size
 from .config import FlashRNNConfig, merge_config
 from .discovery import AUTO, Candidate, candidates, find, name_of, not_installed, reasons_why_not
 from .dtypes import parse_dtype
@@ -84,10 +85,10 @@ def explain(
     Raises:
         ConfigError: an argument has a value that it cannot have.
     """
-    _check_size("batch_size", batch_size, 0)
-    _check_size("sequence_size", sequence_size, 0)
-    _check_size("num_heads", num_heads, 1)
-    _check_size("head_dim", head_dim, 1)
+    check_size("batch_size", batch_size, 0)
+    check_size("sequence_size", sequence_size, 0)
+    check_size("num_heads", num_heads, 1)
+    check_size("head_dim", head_dim, 1)
     config = merge_config(config, function, backend, dtype)
     settled = parse_dtype(config.dtype) or torch.float32
     problem = Problem(
@@ -112,11 +113,6 @@ def explain(
         usable = [name] if name in usable else []
     plans = {found.name: found.how(problem) for found in candidates() if reasons.get(found.name, "unknown") is None}
     return Explanation(usable[0] if usable else None, {**reasons, **not_installed()}, plans, problem)
-
-
-def _check_size(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(describe(name, f"an integer of at least {least}", repr(value)))
 
 
 def _parse_device(device: Union[str, torch.device, None]) -> torch.device:

@@ -7,6 +7,7 @@ from typing import Optional
 
 import torch
 
+from flashrnn.backend import why_no_nvidia_gpu
 from flashrnn.errors import BackendUnavailable, FlashRNNError
 from flashrnn.problem import Problem
 
@@ -20,13 +21,9 @@ from .device import device, index_of
 
 def why_not_cuda(backend: str, problem: Problem) -> Optional[str]:
     """None if this machine has a GPU for CUDA kernels that solve the problem."""
-    if torch.version.hip is not None:
-        return f"{backend} computes on NVIDIA GPUs, this PyTorch was built for ROCm."
-    if (place := problem.device.type) != "cuda":
-        todo = "move them with x.to('cuda')"
-        if not torch.cuda.is_available():
-            todo = f"no CUDA GPU is found here, backend='vanilla_fwbw' computes on {place!r}"
-        return f"{backend} computes on NVIDIA GPUs, the tensors are on {place!r}: {todo}."
+    elsewhere = why_no_nvidia_gpu(backend, problem.device)
+    if elsewhere is not None:
+        return elsewhere
     if problem.dtype not in TYPES:
         return f"{backend} computes in float32, float16 or bfloat16, not in {problem.dtype}; backend='vanilla' does."
     if not has_cell(problem.config.function):

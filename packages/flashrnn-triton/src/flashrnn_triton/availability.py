@@ -9,6 +9,7 @@ from typing import Optional
 
 import torch
 
+from flashrnn.backend import why_no_nvidia_gpu
 from flashrnn.discovery import AUTO
 from flashrnn.errors import describe
 from flashrnn.problem import Problem
@@ -75,16 +76,9 @@ def why_not_interpreted(problem: Problem) -> Optional[str]:
 
 def why_no_device(device: torch.device) -> Optional[str]:
     """None if it is a GPU that is new enough."""
-    if torch.version.hip is not None:
-        return "triton_fused computes on NVIDIA GPUs, this PyTorch was built for ROCm."
-    if (place := device.type) != "cuda":
-        todo = "move them with x.to('cuda')"
-        if not torch.cuda.is_available():
-            todo = f"no CUDA GPU is found here, backend='vanilla_fwbw' computes on {place!r}"
-        return (
-            f"triton_fused computes on NVIDIA GPUs, the tensors are on {place!r}: {todo}. "
-            "(With TRITON_INTERPRET=1 in the environment it computes here, slowly, to look for faults.)"
-        )
+    elsewhere = why_no_nvidia_gpu("triton_fused", device)
+    if elsewhere is not None:
+        return f"{elsewhere} (With TRITON_INTERPRET=1 in the environment it computes here, slowly, to look for faults.)"
     try:
         name, have = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
     except (AssertionError, RuntimeError) as error:  # torch's own

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from ..checks import check_lengths, check_tensor
+from ..checks import check_lengths, check_size, check_tensor
 from ..dtypes import DTYPES, FLOATING, autocast_is_on
 from ..errors import ConfigError, DeviceError, DtypeError, ShapeError, describe
 from ..layouts import spell
@@ -21,8 +21,7 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 def check_options(sizes: Mapping[str, Any], flags: Mapping[str, Any], dropout: Any, proj_size: Any) -> None:
     """Check the arguments of a layer's constructor: sizes and flags by name, among them hidden_size and num_heads."""
     for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(describe(name, "an integer above 0", repr(value)))
+        check_size(name, value, 1)
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise ConfigError(describe(name, "True or False", repr(value)))
