@@ -59,7 +59,7 @@ class Backend(ABC):
 
 
 def why_no_nvidia_gpu(backend: str, device: torch.device) -> Optional[str]:
-    """None if tensors on `device` lie on an NVIDIA GPU; else why `backend`, which computes there only, does not take them."""
+    """None if `device` is an NVIDIA GPU; else why `backend`, which computes on these alone, does not take tensors there."""
     if torch.version.hip is not None:
         return f"{backend} computes on NVIDIA GPUs, this PyTorch was built for ROCm."
     if device.type == "cuda":

@@ -77,7 +77,7 @@ def check_tensor(name: str, x: Any) -> None:
 
 
 def check_lengths(lengths: Tensor, sequence_size: int) -> Tensor:
-    """`lengths` as int64 within 0..T; held to that unread on a GPU, where the host would wait, in graphs and in torch.vmap."""
+    """`lengths` as int64 within 0..T; held to it unread on a GPU, where the host would wait, in graphs and in torch.vmap."""
     lengths = lengths.to(torch.int64)
     if lengths.device.type == "cpu" and lengths.numel() > 0 and not (torch.compiler.is_compiling() or is_mapped(lengths)):
         low, high = int(lengths.min()), int(lengths.max())
