@@ -1,18 +1,21 @@
 """Errors of the GPU backends against float64, as the accuracy table asks for them: `python -m benchmarks.accuracy`.
 
-Random normal inputs, R scaled by 1 / sqrt(D), T = 256; relative norms of the differences of h, dWx, dR and db from vanilla
-in float64. Exits with 1 if one is larger than what is to be reached.
+Random normal inputs, R scaled by 1 / sqrt(D), T = 256, by every exchange of cuda_fused; relative norms of the differences of
+h, dWx, dR and db from vanilla in float64. Exits with 1 if one is larger than what is to be reached.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
+from itertools import product
 
 import torch
 from torch import Tensor
 
 from flashrnn import BackendUnavailable, flashrnn
 from flashrnn.cells import CELLS
+from flashrnn_cuda.fused import forced
 from flashrnn_testing import create_inputs
 
 NAMES = ("h", "dWx", "dR", "db")
@@ -21,8 +24,18 @@ TO_REACH = {
     torch.float16: (0.0004, 0.001, 0.001, 0.001),
     torch.float32: (1e-6, 3e-6, 3e-6, 3e-6),
 }
-BACKENDS = ("cuda_fused", "cuda", "triton_fused")
-SIZES = {"batch_size": 16, "sequence_size": 256, "num_heads": 4, "head_dim": 64}
+BACKENDS = (
+    "cuda_fused",
+    "cuda_fused local",
+    "cuda_fused cluster",
+    "cuda_fused grid",
+    "cuda_fused clusters",
+    "cuda",
+    "triton_fused",
+)
+"""A name, and of cuda_fused the exchange that is forced."""
+SIZES = {"batch_size": 16, "sequence_size": 256, "num_heads": 4}
+HEAD_DIMS = (64, 256)
 
 
 def results(function: str, backend: str, inputs: list[Tensor], grad: Tensor) -> list[Tensor]:
@@ -33,12 +46,14 @@ def results(function: str, backend: str, inputs: list[Tensor], grad: Tensor) -> 
     return [x.detach().double() for x in (states[0], *gradients)]
 
 
-def errors(function: str, backend: str, dtype: torch.dtype) -> list[float]:
+def errors(function: str, backend: str, dtype: torch.dtype, head_dim: int) -> list[float]:
     """Relative norms of the differences, in the order of NAMES."""
-    inputs = [*create_inputs(**SIZES, function=function, create_states=False, dtype=dtype, device="cuda")]
+    inputs = [*create_inputs(**SIZES, head_dim=head_dim, function=function, create_states=False, dtype=dtype, device="cuda")]
     B, T, _, NH, D = inputs[0].shape
     grad = torch.randn(B, T, NH, D, device="cuda").to(dtype)
-    found = results(function, backend, inputs, grad)
+    name, _, exchange = backend.partition(" ")
+    with forced(exchange=exchange) if exchange else nullcontext():
+        found = results(function, name, inputs, grad)
     exact = results(function, "vanilla", [x.detach().double() for x in inputs], grad)
     return [float((x - y).norm() / y.norm()) for x, y in zip(found, exact)]
 
@@ -47,18 +62,16 @@ def main() -> int:
     """Print the table."""
     missed = 0
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {SIZES}")
-    print(f"{'backend':14}{'function':10}{'dtype':10}" + "".join(f"{name:>20}" for name in NAMES))
-    for backend in BACKENDS:
-        for function in CELLS:
-            for dtype, bounds in TO_REACH.items():
-                try:
-                    found = errors(function, backend, dtype)
-                except BackendUnavailable as reason:
-                    print(f"{backend:14}{function:10}{str(dtype)[6:]:10}  {reason}")
-                    continue
-                missed += sum(error > bound for error, bound in zip(found, bounds))
-                cells = "".join(f"{f'{error:.1e} / {bound:.1e}':>20}" for error, bound in zip(found, bounds))
-                print(f"{backend:14}{function:10}{str(dtype)[6:]:10}{cells}")
+    print(f"{'backend':21}{'function':10}{'D':5}{'dtype':10}" + "".join(f"{name:>20}" for name in NAMES))
+    for backend, head_dim, function, (dtype, bounds) in product(BACKENDS, HEAD_DIMS, CELLS, TO_REACH.items()):
+        case = f"{backend:21}{function:10}{head_dim:<5}{str(dtype)[6:]:10}"
+        try:
+            found = errors(function, backend, dtype, head_dim)
+        except BackendUnavailable as reason:
+            print(f"{case}  {reason}")
+            continue
+        missed += sum(error > bound for error, bound in zip(found, bounds))
+        print(case + "".join(f"{f'{error:.1e} / {bound:.1e}':>20}" for error, bound in zip(found, bounds)))
     print("all reached" if not missed else f"{missed} missed")
     return int(missed > 0)
 

@@ -88,6 +88,13 @@ def test_head_dims(exchange: str, function: str, head_dim: int) -> None:
         check(function, 9, 11, 2, head_dim, torch.float32)
 
 
+@pytest.mark.parametrize("function", ["lstm", "gru", "slstm"])
+@every_exchange
+def test_long_sums_in_float32(exchange: str, function: str) -> None:
+    """Over thousands of rows and steps, and hundreds of units, what tensor cores cut off would add up."""
+    check(function, 16, 256, 4, 256, torch.float32)
+
+
 @pytest.mark.parametrize("columns", [1, 2, 4])
 @pytest.mark.parametrize("cluster", [2, 4, 8, 16])
 @pytest.mark.parametrize("function", CELLS)

@@ -46,10 +46,12 @@ MAX_TEAMS = 15
 
 OVERHEAD = {("forward", 1): 76, ("forward", 2): 120, ("backward", 1): 100, ("backward", 2): 124}
 """Registers a thread needs besides those that hold R, by direction and blocks a warp: found by compiling, none spills."""
-STATE_OVERHEAD, TEAM_OVERHEAD = {"local": 4, "cluster": 12, "grid": 8, "clusters": 12}, 24
-"""The same, on top, for each state beyond two on the way back; for float32 in a cluster."""
-SPLIT_OVERHEAD, MAIL_OVERHEAD = 56, {"forward": {"grid": 44}, "backward": {"grid": 20, "clusters": 28}}
-"""The same, on top, where a float32 product is made of three; where a thread looks at several places in a mailbox."""
+STATE_OVERHEAD = {"local": 4, "cluster": 12, "grid": 8, "clusters": 12}
+"""The same, on top, for each state beyond two on the way back."""
+SPLIT_OVERHEAD = {"local": 72, "cluster": 80, "grid": 72, "clusters": 80}
+"""The same, on top, where a float32 product is made of three."""
+MAIL_OVERHEAD = {"forward": {"grid": 44}, "backward": {"grid": 20, "clusters": 28}}
+"""The same, on top, where a thread looks at several places in a mailbox."""
 
 MOST_REGISTERS = {("forward", 2): 240, ("backward", 2): 240, ("forward", 4): 192, ("backward", 4): 232}
 """That a thread is planned with, by direction and bytes of an element: of 255, for what is not foreseen."""
@@ -287,10 +289,9 @@ def steps_in_registers(
     cell = wanted.cell
     overhead += (columns - 1) * (4 * tiles + 2 * blocks * (ring + 2 * cell.num_states))
     overhead += (columns - 1) * 8 * blocks * (len(cell.gates) - len(cell.recurrent_gates))
-    overhead += SPLIT_OVERHEAD if item_bytes == 4 else 0
+    overhead += SPLIT_OVERHEAD[exchange] if item_bytes == 4 else 0
     overhead += MAIL_OVERHEAD[direction].get(exchange, 0)
     overhead += STATE_OVERHEAD[exchange] * max(0, cell.num_states - 2) if direction == "backward" else 0
-    overhead += TEAM_OVERHEAD if item_bytes == 4 and exchange in ("cluster", "clusters") else 0
     kept = (min(MOST_REGISTERS[direction, item_bytes], available) - overhead) // (4 * tiles)
     if kept >= steps:
         return steps

@@ -44,7 +44,8 @@ __device__ __forceinline__ void split_tf32(uint x, uint& high, uint& low) {
   asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(low) : "f"(__uint_as_float(x) - __uint_as_float(high)));
 }
 
-// Three TF32 products make one that is as exact as float32.
+// Three TF32 products make one that is as exact as float32. Tensor cores cut off what is below the last bit of c, which adds
+// up over a long k: so these start from zero, and what joins them to c is an addition that rounds.
 template <>
 __device__ __forceinline__ void mma<float>(float (&c)[4], const uint (&a)[4], const uint (&b)[2]) {
   uint a_high[4], a_low[4], b_high[2], b_low[2];
@@ -52,9 +53,12 @@ __device__ __forceinline__ void mma<float>(float (&c)[4], const uint (&a)[4], co
   for (int i = 0; i < 4; i++) split_tf32(a[i], a_high[i], a_low[i]);
 #pragma unroll
   for (int i = 0; i < 2; i++) split_tf32(b[i], b_high[i], b_low[i]);
-  mma_tf32(c, a_low, b_high);
-  mma_tf32(c, a_high, b_low);
-  mma_tf32(c, a_high, b_high);
+  float part[4] = {};
+  mma_tf32(part, a_low, b_high);
+  mma_tf32(part, a_high, b_low);
+  mma_tf32(part, a_high, b_high);
+#pragma unroll
+  for (int i = 0; i < 4; i++) c[i] += part[i];
 }
 
 }  // namespace flashrnn
