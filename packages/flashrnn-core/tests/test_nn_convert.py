@@ -115,6 +115,10 @@ def with_buffer() -> nn.Module:
     [
         (lambda: nn.LSTM(E, H, proj_size=2), "proj_size is 2, and flashrnn.nn has no projection of h"),
         (lambda: nn.RNN(E, H, nonlinearity="relu"), "nonlinearity is 'relu', and flashrnn.nn has 'tanh' only"),
+        (
+            lambda: nn.LSTM(E, H, dtype=torch.complex64),
+            "its parameters are torch.complex64, and flashrnn computes in float16, bfloat16, float32, float64",
+        ),
         (lambda: Peephole(E, H), "Peephole is a subclass, whose forward pass may be another"),
         (
             lambda: parametrizations.weight_norm(nn.LSTM(E, H), "weight_hh_l0"),

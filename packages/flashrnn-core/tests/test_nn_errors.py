@@ -185,6 +185,48 @@ def test_packed_sequences() -> None:
         layer("GRU").float()(packed)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "error", "message"),
+    [
+        ("GRU", "bias_ih_l0", x(8), ShapeError, "shape [gates * hidden_size] = [12], got shape [8]."),
+        ("GRU", "bias_ih_l0", x(4), ShapeError, "shape [gates * hidden_size] = [12], got shape [4]."),
+        ("LSTM", "bias_hh_l1", x(4), ShapeError, "shape [gates * hidden_size] = [16], got shape [4]."),
+        (
+            "LSTM",
+            "weight_ih_l0",
+            x(16, 4),
+            ShapeError,
+            "shape [gates * hidden_size, features] = [16, 3], got shape [16, 4].",
+        ),
+        ("RNN", "weight_hh_l1", x(8, 4), ShapeError, "shape [gates * hidden_size, head_dim] = [4, 4], got shape [8, 4]."),
+        ("SLSTM", "bias_hh_l0", None, DtypeError, "a tensor, got NoneType."),
+        ("LSTM", "weight_ih_l0", None, DtypeError, "a tensor, got NoneType."),
+        ("GRU", "bias_hh_l0", x(12, **META), DeviceError, "a tensor on cpu, as input is, got one on meta. Move it first."),
+    ],
+)
+def test_parameters_that_were_exchanged(kind: str, name: str, value: Any, error: type[Exception], message: str) -> None:
+    module = layer(kind, 2)
+    if value is not None:
+        with pytest.raises(error) as caught:
+            torch.func.functional_call(module, {name: value}, (GOOD,))
+        assert str(caught.value) == f"{name}: expected {message}"
+        value = torch.nn.Parameter(value)
+    setattr(module, name, value)
+    with pytest.raises(error) as caught:
+        module(GOOD)
+    assert str(caught.value) == f"{name}: expected {message}"
+
+
+def test_weights_without_memory() -> None:
+    module, message = (
+        layer("LSTM", device="meta"),
+        r"^weight_ih_l0: expected a tensor on cpu, as input is, got one on meta\. Give",
+    )
+    for some in (GOOD, pack_padded_sequence(GOOD, torch.tensor([5, 3]))):
+        with pytest.raises(DeviceError, match=message):
+            module(some)
+
+
 def test_a_backend_that_is_not_there() -> None:
     with pytest.raises(BackendUnavailable, match=r"^backend: expected one of auto, .*, got 'mine'\.$"):
         layer("LSTM", backend="mine")(GOOD)

@@ -9,15 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.checkpoint import checkpoint
 
 import flashrnn.nn
 from core_inputs import assert_equal
 from core_layers import KINDS, E, H, flat, gradients, layer, make_hx, pair, randn
-from flashrnn import DoubleBackwardError, ForwardModeError, TransformError
+from flashrnn import DoubleBackwardError, DtypeError, ForwardModeError, TransformError
 
 B, T = 3, 5
 EVERY = (*KINDS, "SLSTM")
+TAKES_PACKED_SEQUENCES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)  # in one graph
 every = pytest.mark.parametrize("kind", EVERY)
 torchs_own_warnings = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning:torch",  # of torch.jit, which torch calls itself
@@ -55,6 +57,21 @@ def test_compiles_once_for_all_sizes(kind: str, options: dict[str, Any]) -> None
             assert_equal(flat(compiled(x, hx, lengths=lengths, resets=resets)), flat(expected))
         counts.append(counter.frame_count)
     assert counts == counts[:1] * 3
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "enforce_sorted"), [([5, 2, 2], True), ([2, 5, 1], False), ([1, 1], True), ([1], True), ([1], False)]
+)
+def test_compiles_packed_sequences(lengths: list[int], enforce_sorted: bool) -> None:
+    torch._dynamo.reset()
+    module = layer("LSTM", bidirectional=True)
+    compiled = torch.compile(module, fullgraph=TAKES_PACKED_SEQUENCES, backend="aot_eager")
+    made = pack_sequence(randn(sum(lengths), E).detach().split(lengths), enforce_sorted=enforce_sorted)
+    packed = PackedSequence(made.data.requires_grad_(), *made[1:])
+    got, expected = compiled(packed), module(packed)
+    assert_equal(flat(got), flat(expected))
+    assert_equal(gradients(module, got, packed.data), gradients(module, expected, packed.data))
     torch._dynamo.reset()
 
 
@@ -114,6 +131,23 @@ def test_autocast(kind: str) -> None:
     assert flat(layer(kind)(randn(T, B, E)))[0].dtype == torch.float64  # autocast leaves float64 alone
 
 
+@pytest.mark.parametrize(
+    ("of_weights", "of_input"),
+    [
+        (torch.float32, torch.int64),
+        (torch.float32, torch.float64),  # torch.nn's layers raise here, too: autocast leaves float64 alone
+        (torch.float64, torch.float32),
+        (torch.bfloat16, torch.complex64),
+    ],
+)
+def test_autocast_does_not_hide_a_wrong_dtype(of_weights: torch.dtype, of_input: torch.dtype) -> None:
+    x = torch.zeros(T, B, E, dtype=of_input)
+    message = rf"^input: expected {of_weights}, as the weights have, got {of_input}\."
+    for some in (x, pack_sequence([x[:, 0], x[:2, 1]])):
+        with torch.autocast("cpu", torch.bfloat16), pytest.raises(DtypeError, match=message):
+            layer("LSTM").to(of_weights)(some)
+
+
 @every
 def test_functional_call(kind: str) -> None:
     module, other, x = layer(kind, 2, seed=0), layer(kind, 2, seed=1), randn(T, B, E)
@@ -129,7 +163,7 @@ def test_other_derivatives_name_the_backend_that_has_them(kind: str) -> None:
     with pytest.raises(TransformError, match="backend='vanilla'"):
         torch.func.grad(lambda x: module(x)[0].sum())(x.detach())
     (grad,) = torch.autograd.grad(module(x)[0].square().sum(), x, create_graph=True)
-    with pytest.raises(DoubleBackwardError, match="backend='vanilla'"):
+    with pytest.raises(DoubleBackwardError, match="backend='vanilla' has second ones: name it in the call, or in the layer"):
         grad.sum().backward()
     module.backend = "vanilla"
     expected = torch.autograd.grad(module(x)[0].sum(), x)[0]
@@ -142,7 +176,9 @@ def test_forward_mode_names_the_backend_that_has_it(kind: str) -> None:
     module, x = layer(kind), randn(T, B, E)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x.detach(), torch.ones_like(x))
-        with pytest.raises(ForwardModeError, match="backend='vanilla'"):
+        with pytest.raises(
+            ForwardModeError, match="backend='vanilla' has forward-mode ones: name it in the call, or in the layer"
+        ):
             module(dual)
         module.backend = "vanilla"
         tangent = forward_ad.unpack_dual(module(dual)[0]).tangent

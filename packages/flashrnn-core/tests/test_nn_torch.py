@@ -86,6 +86,19 @@ def test_the_same_seed_gives_the_same_parameters(kind: str) -> None:
 
 
 @every
+def test_loops_over_private_lists_of_torch(kind: str) -> None:
+    theirs, ours = pair(kind, 2, bidirectional=True)
+    assert ours._all_weights == theirs._all_weights
+    assert all(x is y for x, y in zip(ours._flat_weights, ours.parameters()))
+    assert_equal(flat(ours._flat_weights), flat(theirs._flat_weights), 0)
+    for module in (theirs, ours):
+        for names in module._all_weights:
+            for name in filter(lambda name: "bias" in name, names):
+                getattr(module, name).data[H : 2 * H].fill_(1.0)  # the forget gate of an LSTM
+    assert_same(theirs, ours, randn(T, B, E))
+
+
+@every
 def test_checkpoints_carry_over_both_ways(kind: str) -> None:
     theirs, ours = pair(kind, 2, bidirectional=True)
     file = io.BytesIO()

@@ -15,6 +15,7 @@ from ..dtypes import DTYPES, FLOATING, autocast_is_on
 from ..errors import ConfigError, DeviceError, DtypeError, ShapeError, describe
 from ..layouts import spell
 
+CAST_BY_AUTOCAST = (torch.float32, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -58,6 +59,16 @@ def check_packed(packed: PackedSequence, input_size: int, weight: Tensor, **othe
         wanted = f"data of shape [rows, input_size] with input_size = {input_size}"
         raise ShapeError(describe("input", wanted, f"shape {list(data.shape)}"))
     _check_like("input", data, weight)
+
+
+def check_parameter(name: str, parameter: Any, shape: tuple[int, ...], x: Tensor) -> None:
+    """A parameter, which the user may have exchanged, is a tensor of that shape on the device of the input x."""
+    check_tensor(name, parameter)
+    if parameter.shape != shape:
+        axes = ("gates * hidden_size", "head_dim" if name.startswith("weight_hh") else "features")[: len(shape)]
+        wanted = f"shape [{', '.join(axes)}] = {list(shape)}"
+        raise ShapeError(describe(name, wanted, f"shape {list(parameter.shape)}"))
+    _check_device(name, parameter, x.device)
 
 
 def as_lengths(lengths: Any, x: Tensor, axes: str) -> Optional[Tensor]:
@@ -113,9 +124,13 @@ def _check_state(name: str, state: Any, sizes: tuple[int, int], x: Tensor, axes:
 
 
 def _check_like(name: str, x: Tensor, weight: Tensor) -> None:
-    """x lies where the weights are, and has their dtype unless autocast is to cast both."""
+    """x lies where the weights are, and has their dtype unless autocast casts both, which it does not from float64."""
+    if weight.is_meta and not x.is_meta:
+        todo = "Give the module memory first, by module.to_empty(device=...)."
+        raise DeviceError(describe("weight_ih_l0", f"a tensor on {x.device}, as {name} is", "one on meta", todo))
     _check_device(name, x, weight.device, "the weights are")
-    if x.dtype != weight.dtype and not autocast_is_on(x.device.type):
+    are_cast = x.dtype in CAST_BY_AUTOCAST and weight.dtype in CAST_BY_AUTOCAST and autocast_is_on(x.device.type)
+    if x.dtype != weight.dtype and not are_cast:
         todo = f"Write {name}.to({weight.dtype}), or convert the module."
         raise DtypeError(describe(name, f"{weight.dtype}, as the weights have", str(x.dtype), todo))
 

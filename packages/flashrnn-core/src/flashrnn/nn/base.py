@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 import torch
@@ -14,9 +15,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..api import flashrnn
 from ..cells import get_cell
+from ..checks import check_tensor
 from ..config import FlashRNNConfig
 from ..vanilla import pad_gates
-from .arguments import as_lengths, as_resets, as_states, check_input, check_options, check_packed
+from .arguments import as_lengths, as_resets, as_states, check_input, check_options, check_packed, check_parameter
 from .sequences import Direction, Packing, clear_padding, directions
 
 States = Union[Tensor, tuple[Tensor, ...]]
@@ -88,18 +90,23 @@ class RNNBase(Module):
         self.num_heads, self.head_dim = num_heads, hidden_size // num_heads
         self.bias, self.batch_first, self.bidirectional = bias, batch_first, bidirectional
         self.dropout, self.backend = float(dropout), backend
-        rows = len(get_cell(self.function).input_gates) * hidden_size
-        for k, names in enumerate(self._parameter_names()):
+        for k, names in enumerate(self._all_weights):
             features = input_size if k < self.num_directions else self.num_directions * hidden_size
-            for name, shape in zip(names, ((rows, features), (rows, self.head_dim), (rows,), (rows,))):
+            for name, shape in zip(names, self._parameter_shapes(features)):
                 self.register_parameter(name, Parameter(torch.empty(shape, device=device, dtype=dtype)))
         self.reset_parameters()
 
-    def _parameter_names(self) -> list[list[str]]:
-        """The names of the parameters, in one list for each layer and direction."""
+    @property
+    def _all_weights(self) -> list[list[str]]:
+        """The names of the parameters, in one list for each layer and direction, under torch.nn's name for it."""
         kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if self.bias else 2]
         suffixes = ("", "_reverse")[: self.num_directions]
         return [[f"{kind}_l{k}{suffix}" for kind in kinds] for k in range(self.num_layers) for suffix in suffixes]
+
+    def _parameter_shapes(self, features: int) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the parameters of a layer whose input has so many features, in the order of their names."""
+        rows = len(get_cell(self.function).input_gates) * self.hidden_size
+        return (rows, features), (rows, self.head_dim), (rows,), (rows,)
 
     @property
     def num_directions(self) -> int:
@@ -109,7 +116,12 @@ class RNNBase(Module):
     @property
     def all_weights(self) -> list[list[Tensor]]:
         """The parameters, in one list for each layer and direction."""
-        return [[getattr(self, name) for name in names] for names in self._parameter_names()]
+        return [[getattr(self, name) for name in names] for names in self._all_weights]
+
+    @property
+    def _flat_weights(self) -> list[Tensor]:
+        """The parameters, in one list, under torch.nn's name for it."""
+        return [weight for weights in self.all_weights for weight in weights]
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
@@ -162,6 +174,7 @@ class RNNBase(Module):
             FlashRNNError: an argument does not fit, as for `flashrnn.flashrnn()`.
         """
         weight = self.weight_ih_l0
+        check_tensor("weight_ih_l0", weight)
         if isinstance(input, PackedSequence):
             check_packed(input, self.input_size, weight, lengths=lengths, resets=resets)
             packing = Packing(input)
@@ -181,7 +194,7 @@ class RNNBase(Module):
 
     def _initial_states(self, hx: Optional[States], x: Tensor, axes: str) -> Optional[Tensor]:
         """hx as one tensor [NS, num_layers * num_directions, B, NH, D]."""
-        states = as_states(hx, get_cell(self.function).states, (len(self._parameter_names()), self.hidden_size), x, axes)
+        states = as_states(hx, get_cell(self.function).states, (len(self._all_weights), self.hidden_size), x, axes)
         return None if states is None else states.unflatten(-1, (self.num_heads, self.head_dim))
 
     def _run(
@@ -196,33 +209,34 @@ class RNNBase(Module):
             outputs = []
             for way in ways:
                 start = None if initial is None else initial[:, len(last)]
-                output, end = self._run_layer(f"l{layer}{way.suffix}", way.turn(x), start, way)
+                output, end = self._run_layer(len(last), way.turn(x), start, way)
                 outputs.append(way.turn(output))
                 last.append(end)
             x = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
         return x, tuple(map(torch.stack, zip(*last)))
 
-    def _run_layer(
-        self, name: str, x: Tensor, initial: Optional[Tensor], way: Direction
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Output and final states, each [B, H], of one layer in one direction; initial states are [NS, B, NH, D]."""
-        heads = (self.num_heads, self.head_dim)
-        Wx = linear(x, getattr(self, f"weight_ih_{name}")).unflatten(-1, (-1, *heads))
-        R = self._recurrent_order(getattr(self, f"weight_hh_{name}").unflatten(0, (-1, *heads)))  # [NR, NH, D, D]
+    def _run_layer(self, k: int, x: Tensor, initial: Optional[Tensor], way: Direction) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Output and final states, each [B, H], of the kth layer and direction; initial states are [NS, B, NH, D]."""
+        heads, names = (self.num_heads, self.head_dim), self._all_weights[k]
+        weight_ih, weight_hh, *biases = (getattr(self, name) for name in names)
+        for name, parameter, shape in zip(names, (weight_ih, weight_hh, *biases), self._parameter_shapes(x.shape[-1])):
+            check_parameter(name, parameter, shape, x)
+        Wx = linear(x, weight_ih).unflatten(-1, (-1, *heads))
+        R = self._recurrent_order(weight_hh.unflatten(0, (-1, *heads)))  # [NR, NH, D, D]
         config = FlashRNNConfig(self.function, self.backend, input_shape=f"{way.layout}GHD", output_shape=f"S{way.layout}HD")
         states, last_states = flashrnn(
-            Wx, R, self._bias(name, R), initial, config=config, lengths=way.lengths, resets=way.resets
+            Wx, R, self._bias(biases, R), initial, config=config, lengths=way.lengths, resets=way.resets
         )
         last = last_states.squeeze(1 + way.layout.index("T")).flatten(-2).unbind(0)
         return states[0].flatten(-2), last
 
-    def _bias(self, name: str, like: Tensor) -> Tensor:
+    def _bias(self, biases: Sequence[Tensor], like: Tensor) -> Tensor:
         """b [NB, NH, D]: the sum of bias_ih, of the gates with an input part, and bias_hh, of those with a recurrent one."""
         gates, heads = len(get_cell(self.function).bias_gates), (self.num_heads, self.head_dim)
-        if not self.bias:
+        if not biases:
             return like.new_zeros((gates, *heads))
-        of_input = getattr(self, f"bias_ih_{name}").unflatten(0, (-1, *heads))
-        of_recurrent = self._recurrent_order(getattr(self, f"bias_hh_{name}").unflatten(0, (-1, *heads)))
+        of_input, of_recurrent = (bias.unflatten(0, (-1, *heads)) for bias in biases)
+        of_recurrent = self._recurrent_order(of_recurrent)
         return pad_gates(of_input, before=gates - len(of_input)) + pad_gates(of_recurrent, after=gates - len(of_recurrent))
 
     def _recurrent_order(self, x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from weakref import ref
 
 from torch import nn
 
+from ..dtypes import DTYPES, FLOATING
 from ..errors import ConfigError, DtypeError, describe
 from .base import RNNBase
 from .modules import GRU, LSTM, RNN
@@ -43,7 +44,7 @@ def convert(model: nn.Module, *, backend: str = "auto") -> tuple[nn.Module, Conv
     outside its registered modules, say in a plain list, is not seen. Convert before the model is compiled or wrapped for
     distributed training.
 
-    A layer is left where the new one would not compute the same: with proj_size or relu; of a subclass, as
+    A layer is left where the new one would not compute the same: with proj_size, relu or complex numbers; of a subclass, as
     torch.nn.utils.parametrize makes them; with other parameters, buffers or modules, as torch.nn.utils.prune makes them;
     with a forward of its own, as libraries make them that wrap layers in place.
 
@@ -94,6 +95,9 @@ def why_not(layer: nn.Module) -> Optional[str]:
         plain = set(COUNTERPARTS[kind](**arguments(layer)).state_dict())
     except (ConfigError, DtypeError) as error:
         return f"flashrnn.nn refuses its arguments: {error}"
+    strange = {str(parameter.dtype) for parameter in layer.parameters() if parameter.dtype not in FLOATING}
+    if strange:
+        return f"its parameters are {', '.join(sorted(strange))}, and flashrnn computes in {', '.join(DTYPES)}"
     own = plain ^ {name for name, parameter in layer._parameters.items() if parameter is not None}
     own |= {*layer._buffers, *layer._modules}
     return f"it has not the parameters of a plain {kind.__name__}: {', '.join(sorted(own))}" if own else None

@@ -87,15 +87,17 @@ class Packing:
 
     def __init__(self, packed: PackedSequence) -> None:
         self.packed = packed
-        sizes, device = packed.batch_sizes, packed.data.device  # batch_sizes lies on the CPU, whatever the device
-        running = torch.arange(int(sizes[0])) < sizes[:, None]  # [T, B], longest row first
-        steps, rows = (x.to(device) for x in running.nonzero(as_tuple=True))
-        self.lengths = running.sum(0).to(device)
-        if packed.sorted_indices is not None:
-            rows = packed.sorted_indices[rows]
-            self.lengths = torch.empty_like(self.lengths).index_copy(0, packed.sorted_indices, self.lengths)
-        self.shape = running.shape
-        self.places = steps * self.shape[1] + rows
+        data, sizes, order, _ = packed  # by position: compiled by torch 2.4, a field asked for by its name is never None
+        ends = sizes.cumsum(0)  # on the CPU, where batch_sizes lies whatever the device
+        numbers = torch.arange(len(data))
+        steps = torch.searchsorted(ends, numbers, right=True)
+        rows = (numbers - (ends - sizes)[steps]).to(data.device)
+        self.shape = len(sizes), int(sizes[0]) if order is None else len(order)
+        self.lengths = (torch.arange(self.shape[1]) < sizes[:, None]).sum(0).to(data.device)  # longest row first
+        if order is not None:
+            rows = order[rows]
+            self.lengths = torch.empty_like(self.lengths).index_copy(0, order, self.lengths)
+        self.places = steps.to(data.device) * self.shape[1] + rows
 
     def unpack(self) -> Tensor:
         """The padded batch, [T, B, features], with zeros in the padding."""
