@@ -122,6 +122,28 @@ def test_compiles_with_masks_and_options(backend: str) -> None:
     assert_equal(torch.autograd.grad(got, tensors, weights), torch.autograd.grad(expected, tensors, weights))
 
 
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
+@every
+def test_last_states_of_a_compiled_call_may_be_changed(function: str, inside: bool) -> None:
+    """In place and before the backward pass, which does not read them; in the compiled graph, or after it."""
+    torch._dynamo.reset()
+
+    def layer(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        states, last = flashrnn(*tensors, function=function, backend="vanilla_fwbw")
+        if inside:
+            last.detach()[:, 0] = 0
+        return states, last
+
+    tensors = make_inputs(function)
+    got, last = torch.compile(layer, fullgraph=True, backend="aot_eager")(*tensors)
+    if not inside:
+        last.detach()[:, 0] = 0
+    assert not last[:, 0].any()
+    expected, _ = run(function, "vanilla_fwbw", tensors)
+    weights = weights_like((expected,))
+    assert_equal(torch.autograd.grad(got, tensors, weights), torch.autograd.grad(expected, tensors, weights))
+
+
 class Layer(torch.nn.Module):
     """An elman network of 2 heads of 2."""
 

@@ -53,3 +53,15 @@ def test_a_function_by_its_name_takes_no_config_of_another() -> None:
         lstm_pt_fwbw(Wx, R, b, config="slstm")
     states, _ = slstm_pt_fwbw(Wx, R, b, config=FlashRNNConfig(forward_clipval=2.0))
     assert len(states) == 4
+
+
+def test_a_function_by_its_name_takes_no_other_function_or_backend() -> None:
+    Wx, R, b, _ = make_inputs("lstm")
+    with pytest.raises(ConfigError, match=r"^function: expected 'slstm', got 'lstm'"):
+        slstm_pt_fwbw(Wx, R, b, function="lstm")
+    with pytest.raises(ConfigError, match=r"^backend: expected 'vanilla_fwbw', got 'vanilla'"):
+        slstm_pt_fwbw(Wx, R, b, backend="vanilla")
+    with pytest.raises(ConfigError, match=r"^backend: .*'vanilla_fwbw'.*'vanilla'"):
+        slstm_pt_fwbw(Wx, R, b, config=FlashRNNConfig("slstm", "vanilla"))
+    states, _ = slstm_pt_fwbw(Wx, R, b, function="slstm", backend="vanilla_fwbw", config=FlashRNNConfig("lstm", "auto"))
+    assert len(states) == 4

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any, Optional
 
 import pytest
 import torch
@@ -43,6 +45,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch, before_triton: None) -> None:
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(availability, "which", lambda name: "/usr/bin/gcc" if name == "gcc" else None)
 
 
 @pytest.mark.usefixtures("gpu")
@@ -67,6 +71,34 @@ def test_in_float64() -> None:
 def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(availability, "find_spec", lambda name: None)
     assert "pip install triton" in reason()
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_folder_is_no_triton(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "notes.txt").touch()
+    assert PathFinder.find_spec("triton", [str(tmp_path)]) is not None
+    monkeypatch.setattr(availability, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))
+    assert "pip install triton" in reason()
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("backend", ["auto", "triton_fused"])
+def test_without_a_c_compiler(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    monkeypatch.setattr(availability, "which", lambda name: None)
+    assert "needs a C compiler" in reason(backend=backend) and "neither CC is set nor gcc or clang" in reason()
+    assert explain(2, 3, 1, 8, backend=backend, device="cuda:0").backend != "triton_fused"
+    monkeypatch.setenv("CC", "/opt/cc")
+    assert "CC names '/opt/cc', which is not found" in reason()
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(("named", "found"), [(None, "gcc"), (None, "clang"), ("/opt/cc", "/opt/cc")])
+def test_with_a_c_compiler(monkeypatch: pytest.MonkeyPatch, named: Optional[str], found: str) -> None:
+    monkeypatch.setattr(availability, "which", lambda name: name if name == found else None)
+    if named is not None:
+        monkeypatch.setenv("CC", named)
+    assert TRITON_FUSED.why_not(problem()) is None
 
 
 @pytest.mark.usefixtures("gpu")
@@ -120,9 +152,22 @@ def test_on_a_cpu_tensor(monkeypatch: pytest.MonkeyPatch, has_gpu: bool, todo: s
 def test_the_interpreter_runs_what_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert TRITON_FUSED.why_not(problem()) is None
-    assert "name it to use it" in reason(backend="auto")
+    for dtype in (torch.float32, torch.bfloat16):  # the report asks for the second
+        assert "backend='triton_fused' takes it, in float32 and float16" in reason(backend="auto", dtype=dtype)
     assert "cannot compute in bfloat16" in reason(dtype=torch.bfloat16)
     assert explain(2, 3, 1, 8, "lstm", device="cpu").backend == "vanilla_fwbw"
+    monkeypatch.setattr(availability, "which", lambda name: None)
+    assert TRITON_FUSED.why_not(problem()) is None  # it compiles nothing
+
+
+@pytest.mark.usefixtures("before_triton")
+def test_the_interpreter_needs_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    find_spec = availability.find_spec
+    monkeypatch.setattr(availability, "find_spec", lambda name: None if name == "numpy" else find_spec(name))
+    assert "needs numpy, which is not installed" in reason() and "needs numpy" in reason(backend="auto")
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert "numpy" not in str(TRITON_FUSED.why_not(problem()))
 
 
 @pytest.mark.parametrize(("then", "now"), [("0", "1"), ("1", "0")])
@@ -166,6 +211,8 @@ def test_public_functions_are_the_backend(function: str) -> None:
     other = "slstm" if function != "slstm" else "gru"
     with pytest.raises(ConfigError, match=r"config\.function"):
         FUNCTIONS[function](*inputs, config=FlashRNNConfig(other))
+    with pytest.raises(ConfigError, match=r"^backend: .*'triton_fused'.*'vanilla'"):
+        FUNCTIONS[function](*inputs, backend="vanilla")
 
 
 def test_the_report_loads_no_triton() -> None:

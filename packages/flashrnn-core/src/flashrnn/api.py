@@ -66,10 +66,17 @@ def flashrnn(
 
 
 def named(function: str, backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
-    """`flashrnn` for one function and one backend; ConfigError for a config of another function."""
+    """`flashrnn` for one function and one backend.
+
+    ConfigError for an argument `function` or `backend` that is another, and for a config with another; but a config's
+    function="lstm" and backend="auto", which are its defaults, say nothing.
+    """
     bound = partial(flashrnn, function=function, backend=backend)
 
     def call(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        for name, own in bound.keywords.items():
+            if options.get(name, own) != own:
+                raise ConfigError(describe(name, repr(own), repr(options[name])))
         configured = getattr(options.get("config"), "function", function)
         if configured not in (FlashRNNConfig.function, function):
             raise ConfigError(describe("config.function", repr(function), repr(configured)))

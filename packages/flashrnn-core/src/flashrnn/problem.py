@@ -102,7 +102,7 @@ class Inputs(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What a forward pass fills, every element, and a backward pass reads.
+    """What a forward pass fills, every element, and a backward pass reads; there last_states is empty.
 
     states [NS, B, T, NH, D] has the problem's dtype, last_states [NS, B, NH, D] `states_dtype`. saved, contiguous
     [T, K, NH, B, D] in the problem's dtype, holds the K activations of `cell.saved`; None unless `saves_activations`.

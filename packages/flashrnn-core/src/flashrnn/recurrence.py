@@ -63,11 +63,11 @@ def recurrence(config: FlashRNNConfig, given: Inputs) -> tuple[Tensor, Tensor]:
 
 def refuse_forward_mode(config: FlashRNNConfig, given: Inputs) -> None:
     """Raise for a tensor with a tangent, which would be dropped in silence."""
-    some = [x for x in given[:NUM_DIFFERENTIABLE] if x is not None]
+    some = [x for x in [*given][:NUM_DIFFERENTIABLE] if x is not None]  # a slice of the tuple stops PyTorch 2.8's compiler
     if not torch.compiler.is_compiling() and any(unpack_dual(x).tangent is not None for x in some):
         raise ForwardModeError(
             f"backend {config.backend!r} has reverse-mode derivatives only; backend='vanilla' has forward-mode ones: "
-            "call flashrnn(..., backend='vanilla')."
+            "name it in the call, or in the layer."
         )
 
 
@@ -119,9 +119,14 @@ def forward_problem(
     config: FlashRNNConfig, given: Inputs, requires_grad: bool, make: Callable[..., Problem] = Problem
 ) -> Problem:
     """The problem as the forward pass meets it."""
-    assert given.Wx is not None and isinstance(config.dtype, torch.dtype)
-    states_dtype = config.dtype if given.states is None else given.states.dtype
-    return problem_of(config, given, given.Wx, config.input_shape, states_dtype, requires_grad, make)
+    assert given.Wx is not None
+    return problem_of(config, given, given.Wx, config.input_shape, states_dtype(config, given), requires_grad, make)
+
+
+def states_dtype(config: FlashRNNConfig, given: Inputs) -> torch.dtype:
+    """The dtype of the initial states and of last_states."""
+    assert isinstance(config.dtype, torch.dtype)
+    return config.dtype if given.states is None else given.states.dtype
 
 
 def current_device(device: torch.device) -> AbstractContextManager[Any]:
@@ -161,7 +166,10 @@ def differentiable(run: Run, config: FlashRNNConfig, given: Inputs, requires_gra
 
 
 class _Recurrence(torch.autograd.Function):
-    """The forward pass, whose derivative is the backward pass."""
+    """The forward pass, whose derivative is the backward pass.
+
+    last_states are not saved, so they may be changed in place: the backward pass gets an empty tensor in their place.
+    """
 
     @staticmethod
     def forward(ctx: Any, run: Run, config: FlashRNNConfig, *tensors: Optional[Tensor]) -> Results:
@@ -170,17 +178,20 @@ class _Recurrence(torch.autograd.Function):
         ctx.run, ctx.config, ctx.input_dtype = run, config, given.Wx.dtype
         ctx.set_materialize_grads(False)
         results = run(config, given, True)
-        ctx.save_for_backward(*results, given.Wx if config.recompute else None, *given[1:])
+        every, _, activations = results
+        ctx.save_for_backward(every, activations, given.Wx if config.recompute else None, *tensors[1:])
         return results
 
     @staticmethod
     def backward(ctx: Any, *grads: Optional[Tensor]) -> tuple[Any, ...]:
         states, last_states, _ = grads
-        saved = ctx.saved_tensors  # read once: checkpointing forbids a second time
+        every, activations, *tensors = ctx.saved_tensors  # read once: checkpointing forbids a second time
+        given = Inputs._make(tensors)
+        results = every, every.new_empty(0, dtype=states_dtype(ctx.config, given)), activations
         needs = ctx.needs_input_grad[2 : 2 + NUM_DIFFERENTIABLE]
         plain = ctx.run is forward and is_plain((states, last_states)) and not torch.is_grad_enabled()
         run = backward if plain else backward_by_op
-        dWx, dR, db, d_states = run(ctx.config, Inputs(*saved[3:]), saved[:3], states, last_states, needs)
+        dWx, dR, db, d_states = run(ctx.config, given, results, states, last_states, needs)
         dWx = None if dWx is None else cast(dWx, ctx.input_dtype)
         return None, None, dWx, dR, db, d_states, None, None
 
@@ -213,8 +224,7 @@ def backward_problem(
     config: FlashRNNConfig, given: Inputs, results: Results, make: Callable[..., Problem] = Problem
 ) -> Problem:
     """The problem as the backward pass meets it: Wx may be gone, so sizes are read from the results."""
-    states, last_states, _ = results
-    return problem_of(config, given, states, config.output_shape, last_states.dtype, True, make)
+    return problem_of(config, given, results[0], config.output_shape, states_dtype(config, given), True, make)
 
 
 def _pass_through(problem: Problem, grad_last_states: Optional[Tensor], gradients: Gradients) -> None:
@@ -330,7 +340,7 @@ class _Refusal(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> NoReturn:
         raise DoubleBackwardError(
             f"backend {ctx.backend!r} has first derivatives only; backend='vanilla' has second ones: "
-            "call flashrnn(..., backend='vanilla')."
+            "name it in the call, or in the layer."
         )
 
 

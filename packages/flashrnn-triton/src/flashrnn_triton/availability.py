@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib.util import find_spec
+from shutil import which
 from typing import Optional
 
 import torch
@@ -25,7 +26,7 @@ OLDEST = (8, 0)
 
 def why_not_triton(problem: Problem) -> Optional[str]:
     """None if the kernels solve the problem here."""
-    if find_spec("triton") is None:
+    if not is_installed("triton"):
         return "triton_fused needs triton, which is not installed: pip install triton (on Linux)."
     if problem.dtype not in DTYPES:
         return f"triton_fused computes in float32, float16 or bfloat16, not in {problem.dtype}; backend='vanilla' does."
@@ -39,6 +40,12 @@ def why_not_triton(problem: Problem) -> Optional[str]:
     if os.environ.get(VARIABLE, "").lower() in DISPUTED:
         return describe(VARIABLE, "1, on which all versions of Triton agree", repr(os.environ[VARIABLE]))
     return why_too_late() or (why_not_interpreted(problem) if is_interpreted() else why_no_device(problem.device))
+
+
+def is_installed(name: str) -> bool:
+    """Whether there is such a package; a folder of that name without code, in the working directory say, is none."""
+    spec = find_spec(name)
+    return spec is not None and spec.origin is not None
 
 
 def is_interpreted() -> bool:
@@ -64,9 +71,14 @@ def was_interpreted() -> Optional[bool]:
 
 
 def why_not_interpreted(problem: Problem) -> Optional[str]:
-    """None if the interpreter is wanted, and computes in the dtype."""
+    """None if the interpreter is wanted, has what it needs, and computes in the dtype."""
+    if not is_installed("numpy"):
+        return "Triton's interpreter (TRITON_INTERPRET=1) needs numpy, which is not installed: pip install numpy."
     if problem.config.backend == AUTO:
-        return "triton_fused runs in Triton's interpreter (TRITON_INTERPRET=1), which is slow: name it to use it."
+        return (
+            "'auto' passes triton_fused by in Triton's interpreter (TRITON_INTERPRET=1), which is slow; "
+            "backend='triton_fused' takes it, in float32 and float16."
+        )
     if problem.dtype == torch.bfloat16:
         return (
             "triton_fused cannot compute in bfloat16 in Triton's interpreter (TRITON_INTERPRET=1): float32 and float16 work."
@@ -88,4 +100,15 @@ def why_no_device(device: torch.device) -> Optional[str]:
             f"triton_fused needs compute capability 8.0 or newer, {name} has {have[0]}.{have[1]}; "
             "backend='vanilla_fwbw' runs on it."
         )
-    return None
+    return why_no_c_compiler()
+
+
+def why_no_c_compiler() -> Optional[str]:
+    """None if Triton finds a C compiler, as it looks for one: CC, whatever that says, else gcc or clang."""
+    named = os.environ.get("CC")
+    if sys.platform != "linux":
+        return None  # others bring a compiler of their own
+    if any(map(which, ("gcc", "clang") if named is None else (named,))):
+        return None
+    looked = "neither CC is set nor gcc or clang found" if named is None else f"CC names {named!r}, which is not found"
+    return f"triton_fused needs a C compiler, by which Triton builds what launches kernels, and {looked}: install gcc."

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+from typing import Any, Optional
 
 from flashrnn.backend import Backend
 from flashrnn.problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
 
-from .availability import why_not_triton
+from .availability import is_interpreted, why_not_triton
+
+INTERPRETER = Lock()
+
+
+def one_at_a_time() -> AbstractContextManager[Any]:
+    """Triton's interpreter changes Triton while it runs a kernel: other threads wait. Compiled kernels need no lock."""
+    return INTERPRETER if is_interpreted() else nullcontext()
 
 
 class TritonFused(Backend):
@@ -30,7 +39,8 @@ class TritonFused(Backend):
         """See forward.py."""
         from .forward import forward
 
-        forward(problem, inputs, outputs)
+        with one_at_a_time():
+            forward(problem, inputs, outputs)
 
     def backward(
         self, problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, into: InputGradients
@@ -38,7 +48,8 @@ class TritonFused(Backend):
         """See backward.py."""
         from .backward import backward
 
-        backward(problem, inputs, outputs, grads, into)
+        with one_at_a_time():
+            backward(problem, inputs, outputs, grads, into)
 
 
 TRITON_FUSED = TritonFused()

@@ -83,3 +83,20 @@ class MemoryTests(ContractBase):
         compare_bitwise({n: x.transpose(0, 1) if swap else x for n, x in got.items()}, {n: expected[n] for n in got})
         last = flashrnn(given, R, b, states, config=config)[1]
         flashrnn(given, R, b, last, config=config)
+
+    @pytest.mark.parametrize("initial", [False, True], ids=["from zeros", "from states"])
+    def test_last_states_may_be_changed_in_place(
+        self, function: str, dtype: torch.dtype, device: str, initial: bool
+    ) -> None:
+        """Before the backward pass, which does not need them; gradients are those of the numbers that the call returned."""
+        case = self.case(function, device, dtype, create_states=initial)
+        results = []
+        for change in (False, True):
+            leaves = [x.detach().clone().requires_grad_() for x in case if x is not None]
+            every, last = flashrnn(*leaves, config=self.config(function))
+            if change:
+                last.detach()[:, 0] = 0
+                last[:, -1] = 0
+            grads = torch.autograd.grad(every.sum() + last[:, :-1].sum(), leaves)
+            results.append({str(k): x for k, x in enumerate(grads)})
+        compare_bitwise(results[1], results[0])

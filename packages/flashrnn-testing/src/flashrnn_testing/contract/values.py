@@ -8,8 +8,8 @@ import torch
 from flashrnn import flashrnn
 
 from ..model_test import model_test
-from ..results import compare_bitwise
-from .base import ContractBase
+from ..results import compare, compare_bitwise, compute
+from .base import Case, ContractBase
 
 # What is differentiated so that every gate gradient of one gate is exactly 1: h = 0 and the other gates hold still.
 # Gate index in R, value of all initial h, gates of Wx to set, and the gradient of h that gives 1.
@@ -40,6 +40,28 @@ class ValueTests(ContractBase):
     @pytest.mark.parametrize(("sequence_size", "num_heads"), [(1, 1), (2, 5), (3, 1), (64, 1)])
     def test_any_length_and_number_of_heads(self, function: str, device: str, sequence_size: int, num_heads: int) -> None:
         assert model_test(2, sequence_size, num_heads, 16, function, self.backend, self.reference, device, self.dtypes[0])
+
+    @pytest.mark.parametrize("scale", [1e-3, 1e-6, 1e-8])
+    def test_tiny_inputs(self, function: str, device: str, scale: float) -> None:
+        """Errors are small against results that are tiny: tanh(1e-8) is 1e-8, not 0. In float32, against float64."""
+        if torch.float32 not in self.dtypes:
+            pytest.skip(f"{self.backend} does not claim float32")
+        Wx, R, b, _ = self.case(function, device, head_dim=17)
+        tiny = (scale * Wx, R, torch.zeros_like(b))
+        exact = compute(self.reference_config(function), *(x.double() for x in tiny))
+        compare(self.run(function, Case(*tiny, states=None)), exact, torch.float32)
+
+    @pytest.mark.parametrize("forget", [10.0, 20.0])
+    def test_what_slstm_hardly_forgets(self, function: str, device: str, forget: float) -> None:
+        """The last m is then the sum of what is left of 0 in every step, exp(-forget). In float32, against float64."""
+        if function != "slstm" or torch.float32 not in self.dtypes:
+            pytest.skip("a question to slstm in float32")
+        Wx, R, b, states = (x.detach().clone() for x in self.case(function, device, head_dim=17))
+        Wx[:, :, 0], Wx[:, :, 1] = -50, Wx[:, :, 1].abs() + forget
+        states[2:] = torch.tensor([1.0, 0.0], device=device)[:, None, None, None]
+        given = (Wx, torch.zeros_like(R), torch.zeros_like(b), states)
+        exact = compute(self.reference_config(function), *(x.double() for x in given))
+        compare(self.run(function, Case(*given)), exact, torch.float32)
 
     def test_forward_alone_equals_training(self, function: str, dtype: torch.dtype, device: str) -> None:
         case = self.case(function, device, dtype)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .activations import at_most, exp, is_negative, log, negated, reciprocal, sigmoid, tanh, through_sigmoid, through_tanh
+from .activations import at_most, exp, is_negative, log1p, negated, reciprocal, sigmoid, tanh, through_sigmoid, through_tanh
 
 
 @triton.jit
@@ -22,7 +22,7 @@ def slstm_step(i, f, z, o, c, n, m, MATH: tl.constexpr):
     """The new h, c, n and m, and what is saved: the exponentials, the slope, z, o."""
     z, o = tanh(z, MATH), sigmoid(o, MATH)
     small = exp(-tl.abs(f), MATH)
-    decayed = tl.minimum(f, 0.0) - log(1 + small, MATH) + m
+    decayed = tl.minimum(f, 0.0) - log1p(small, MATH) + m
     keep_f = tl.where(f < 0, 1.0, small) * reciprocal(1 + small, MATH)
     first = n == 0
     input_is_one = first | (i >= decayed)
