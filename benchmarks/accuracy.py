@@ -46,15 +46,8 @@ def results(function: str, backend: str, inputs: list[Tensor], grad: Tensor) -> 
     return [x.detach().double() for x in (states[0], *gradients)]
 
 
-def errors(function: str, backend: str, dtype: torch.dtype, head_dim: int) -> list[float]:
+def errors(found: list[Tensor], exact: list[Tensor]) -> list[float]:
     """Relative norms of the differences, in the order of NAMES."""
-    inputs = [*create_inputs(**SIZES, head_dim=head_dim, function=function, create_states=False, dtype=dtype, device="cuda")]
-    B, T, _, NH, D = inputs[0].shape
-    grad = torch.randn(B, T, NH, D, device="cuda").to(dtype)
-    name, _, exchange = backend.partition(" ")
-    with forced(exchange=exchange) if exchange else nullcontext():
-        found = results(function, name, inputs, grad)
-    exact = results(function, "vanilla", [x.detach().double() for x in inputs], grad)
     return [float((x - y).norm() / y.norm()) for x, y in zip(found, exact)]
 
 
@@ -63,15 +56,23 @@ def main() -> int:
     missed = 0
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {SIZES}")
     print(f"{'backend':21}{'function':10}{'D':5}{'dtype':10}" + "".join(f"{name:>20}" for name in NAMES))
-    for backend, head_dim, function, (dtype, bounds) in product(BACKENDS, HEAD_DIMS, CELLS, TO_REACH.items()):
-        case = f"{backend:21}{function:10}{head_dim:<5}{str(dtype)[6:]:10}"
-        try:
-            found = errors(function, backend, dtype, head_dim)
-        except BackendUnavailable as reason:
-            print(f"{case}  {reason}")
-            continue
-        missed += sum(error > bound for error, bound in zip(found, bounds))
-        print(case + "".join(f"{f'{error:.1e} / {bound:.1e}':>20}" for error, bound in zip(found, bounds)))
+    for head_dim, function, (dtype, bounds) in product(HEAD_DIMS, CELLS, TO_REACH.items()):
+        shape = {**SIZES, "head_dim": head_dim}
+        inputs = [*create_inputs(**shape, function=function, create_states=False, dtype=dtype, device="cuda")]
+        B, T, _, NH, D = inputs[0].shape
+        grad = torch.randn(B, T, NH, D, device="cuda").to(dtype)
+        exact = results(function, "vanilla", [x.detach().double() for x in inputs], grad)
+        for backend in BACKENDS:
+            case = f"{backend:21}{function:10}{head_dim:<5}{str(dtype)[6:]:10}"
+            name, _, exchange = backend.partition(" ")
+            try:
+                with forced(exchange=exchange) if exchange else nullcontext():
+                    found = errors(results(function, name, inputs, grad), exact)
+            except BackendUnavailable as reason:
+                print(f"{case}  {reason}")
+                continue
+            missed += sum(error > bound for error, bound in zip(found, bounds))
+            print(case + "".join(f"{f'{error:.1e} / {bound:.1e}':>20}" for error, bound in zip(found, bounds)))
     print("all reached" if not missed else f"{missed} missed")
     return int(missed > 0)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flashrnn.backend import Backend
 from flashrnn.config import FlashRNNConfig
+from flashrnn.errors import BackendUnavailable
 from flashrnn.problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
 
 from . import arguments as pack
@@ -176,8 +177,9 @@ def is_limited(config: FlashRNNConfig) -> bool:
 
 
 def settled(layout: Union[Layout, str]) -> Layout:
-    """A layout that why_not has found."""
-    assert isinstance(layout, Layout), layout
+    """A layout that why_not has found, or else BackendUnavailable: one was forced since that there is not."""
+    if isinstance(layout, str):
+        raise BackendUnavailable(layout)
     return layout
 
 

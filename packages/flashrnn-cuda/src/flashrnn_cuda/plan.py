@@ -53,6 +53,10 @@ SPLIT_OVERHEAD = {"local": 72, "cluster": 80, "grid": 72, "clusters": 80}
 MAIL_OVERHEAD = {"forward": {"grid": 44}, "backward": {"grid": 20, "clusters": 28}}
 """The same, on top, where a thread looks at several places in a mailbox."""
 
+BY_MAIL_OVERHEAD, MOST_PIECES = {2: (70, 100), 4: (100, 130)}, 4
+"""By bytes of an element, where operands come out of a mailbox: if all of R stays in registers, if not; pieces of 16 bytes
+that a lane fetches at a time."""
+
 MOST_REGISTERS = {("forward", 2): 240, ("backward", 2): 240, ("forward", 4): 192, ("backward", 4): 232}
 """That a thread is planned with, by direction and bytes of an element: of 255, for what is not foreseen."""
 
@@ -189,6 +193,11 @@ def fastest(found: Sequence[Layout], wanted: Pass, device: Device) -> Layout:
     return min(found, key=lambda layout: waves(layout, wanted, device) * layout.step_ns)
 
 
+def is_by_mail(direction: str, exchange: str, columns: int) -> bool:
+    """Whether warps fetch their operands out of the mailbox themselves; see Mail in kernels/exchange/grid.cuh."""
+    return (direction, exchange, columns) == ("forward", "grid", 1)
+
+
 def columns_for(batch_size: int) -> list[int]:
     """The columns of which no tile would be less than half full."""
     return [columns for columns in COLUMNS if columns == 1 or COLUMN_ROWS * columns < 2 * batch_size]
@@ -220,16 +229,19 @@ def layout(
     if columns > (MOST_COLUMNS[wanted.direction, exchange] if item_bytes == 2 else 1):
         return
     units = round_up(-(-wanted.head_dim // ctas), UNITS * blocks)
-    D, recurrent, gates = units * ctas, len(cell.recurrent_gates), len(cell.gates)
+    D, recurrent, gates, teams = units * ctas, len(cell.recurrent_gates), len(cell.gates), units // (UNITS * blocks)
     through_l2 = exchange in THROUGH_L2
+    by_mail = is_by_mail(wanted.direction, exchange, columns)
     width = D if forward else recurrent * units * (ctas // cluster if through_l2 else 1)  # of the product, along k
     row_parts = split if cluster > 1 and not forward else 1  # a team's warps share out rows, or else k
-    tiles = (recurrent * blocks + 1) // 2 if forward else (cluster * blocks + 1) // 2
-    tiles, uneven = divmod(tiles, row_parts)
-    steps, left = divmod(width * item_bytes, MMA_BYTES * (split // row_parts))
-    teams = units // (UNITS * blocks)
     warps, transfer_warps = teams * split, TRANSFER_WARPS if split == 1 else teams * (split - 1)
     threads = 32 * (teams + transfer_warps)
+    if by_mail:  # every warp has all rows, and a part of k in pairs of steps, the last warps less
+        tiles, uneven = (recurrent * teams + 1) // 2, int(blocks > 1 or split == 1)
+        steps, left = 2 * -(-width * item_bytes // (2 * MMA_BYTES * warps)), 0
+    else:
+        tiles, uneven = divmod((recurrent * blocks + 1) // 2 if forward else (cluster * blocks + 1) // 2, row_parts)
+        steps, left = divmod(width * item_bytes, MMA_BYTES * (split // row_parts))
     if left or uneven or threads > 1024 or (split > 1 and teams > MAX_TEAMS):
         return
     ring = len(cell.input_gates) if forward else len(cell.saved) + wanted.moved_states
@@ -239,11 +251,13 @@ def layout(
     rows, parts = COLUMN_ROWS * columns, 1 if forward else recurrent
     array = rows * (units * item_bytes + PADDING)
     gathered = rows * (width * item_bytes + PADDING)
-    buffers = (1 if through_l2 else 2) * gathered
+    buffers = 0 if by_mail else (1 if through_l2 else 2) * gathered
     own = 2 * parts * array if through_l2 else 0
     rest = warps * (steps - kept) * tiles * 512
     initial = 0 if forward else 32 * teams * 2 * columns * blocks * cell.num_states * 4
     sums = (warps - teams) * tiles * columns * 512 if row_parts == 1 else 0
+    if by_mail:
+        sums = (warps - 1) * teams * recurrent * 256
     summed = 0 if forward or cluster == 1 else rows * units * cluster * 4
     results = wanted.moved_states + len(cell.saved) if forward else gates - recurrent
     fixed = buffers + own + rest + initial + sums + 2 * summed + 2 * results * array + BARRIER_BYTES
@@ -257,13 +271,15 @@ def layout(
                 mma_calls=steps * tiles * columns * (1 if item_bytes == 2 else 6),
                 weight_bytes=rest,
                 operand_bytes=warps * steps * MMA_BYTES * rows,
+                sum_bytes=sums,
                 is_split=split > row_parts,
+                is_by_mail=by_mail,
                 gates=gates,
                 blocks=blocks,
                 columns=columns,
                 sources=ctas // cluster,
                 handed=handed,
-                looks=-(-handed // (LOOK_BYTES * (threads - 32))),
+                looks=steps // 2 if by_mail else -(-handed // (LOOK_BYTES * (threads - 32))),
                 summed=summed,
             )
             place = exchange, ctas, cluster, D, columns, blocks, split
@@ -285,6 +301,11 @@ def steps_in_registers(
     """Along how many steps of k a warp's part of R stays in registers; negative: not even the rest has room there."""
     direction, item_bytes = wanted.direction, wanted.item_bytes
     available = device.registers // (32 * round_up(threads // 32, 4)) // 8 * 8
+    if is_by_mail(direction, exchange, columns):
+        looks, pieces = (1, steps // 2) if steps <= 2 * MOST_PIECES else (2, MOST_PIECES)
+        for_all, overhead = BY_MAIL_OVERHEAD[item_bytes]
+        left = min(MOST_REGISTERS[direction, 2], available) - 4 * (tiles + looks * pieces)
+        return steps if left - for_all >= 4 * tiles * steps else min(steps, (left - overhead) // (4 * tiles))
     overhead = OVERHEAD[direction, blocks]
     cell = wanted.cell
     overhead += (columns - 1) * (4 * tiles + 2 * blocks * (ring + 2 * cell.num_states))

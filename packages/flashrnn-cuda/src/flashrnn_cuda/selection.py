@@ -16,7 +16,7 @@ from .arguments import largest_piece
 from .compile.architectures import Architecture, best
 from .compile.kernel import Kernel
 from .device import Device
-from .plan import COLUMN_ROWS, Layout, Pass, columns_for, fastest, groups_at_once, layouts, plan
+from .plan import COLUMN_ROWS, Layout, Pass, columns_for, fastest, groups_at_once, layouts, plan, usable
 
 DEVICES = (
     Device("A100", (8, 0), 108, 163 * 1024),
@@ -29,10 +29,13 @@ DEVICES = (
     Device("RTX 5090", (12, 0), 170, 99 * 1024),
 )
 """One for each compute capability: shared memory and registers go with it, and what is planned for other numbers of SMs is
-what this one takes for other numbers of groups.
+what this one, or a small one, takes for other numbers of groups.
 
 Source: CUDA C++ Programming Guide, technical specifications per compute capability; the vendor's data sheets for the SMs.
 """
+
+SMALLEST = {(8, 6): 20, (8, 9): 24, (9, 0): 78, (12, 0): 30}
+"""SMs of the smallest GPU of a compute capability, from the same sources."""
 
 DIRECTIONS = ("forward", "backward")
 MOST_HEADS, MOST_TILES = 64, 1024
@@ -105,11 +108,15 @@ def layouts_of(
         kept = possible.setdefault((layout.columns, groups_at_once(layout, device)), layout)
         if layout.step_ns < kept.step_ns:
             possible[layout.columns, groups_at_once(layout, device)] = layout
+    small = replace(device, multiprocessors=SMALLEST.get(device.capability, device.multiprocessors))
     for num_heads in range(1, MOST_HEADS + 1 if possible else 1):
         for tiles in range(1, MOST_TILES // num_heads + 1):
             columns = columns_for(COLUMN_ROWS * tiles)
             useful = [layout for layout in possible.values() if layout.columns in columns]
-            found[fastest(useful, pass_for(num_heads, tiles), device)] = None
+            for size in (device, small):
+                fit = [layout for layout in useful if layout.ctas <= usable(layout.cluster, size)]
+                if fit:
+                    found[fastest(fit, pass_for(num_heads, tiles), size)] = None
     return list(found)
 
 

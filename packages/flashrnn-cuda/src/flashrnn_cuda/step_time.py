@@ -18,7 +18,7 @@ LOOK_BYTES = 16
 """Of a mailbox at a time."""
 
 LOCAL_NS = ((0, 200),)
-HANDED_NS = ((2048, 315), (4096, 396), (8192, 626), (12288, 960), (16384, 1200))
+HANDED_NS = ((2048, 315), (4096, 396), (8192, 580), (12288, 960), (16384, 1200))
 SUMMED_NS = ((4096, 397), (8192, 584), (16384, 900), (24576, 1294))
 """What a step takes besides its product: on one SM; in a cluster by bytes that are handed, or sent as sums, to each CTA."""
 SPLIT_NS, COLUMN_NS = 100, 200
@@ -31,7 +31,9 @@ class Step(NamedTuple):
     Attributes:
         warps, mma_calls: that multiply, on four tensor cores; what each calls.
         weight_bytes, operand_bytes: what they read from shared memory for the product: of R, of the other factor.
+        sum_bytes: of what they have multiplied, from the warps that have it to those that add it up.
         is_split: whether they add up what they have multiplied.
+        is_by_mail: whether they fetch what they multiply out of a mailbox themselves.
         gates, blocks, columns: gates of a unit, blocks of 8 units, and of 8 batch rows, that a warp takes through the
             pointwise step.
         sources: CTAs that it gathers from.
@@ -43,7 +45,9 @@ class Step(NamedTuple):
     mma_calls: int
     weight_bytes: int
     operand_bytes: int
+    sum_bytes: int
     is_split: bool
+    is_by_mail: bool
     gates: int
     blocks: int
     columns: int
@@ -56,15 +60,22 @@ class Step(NamedTuple):
 def step_ns(exchange: str, step: Step) -> float:
     """The time of a step by an exchange."""
     rounds, mma = -(-step.warps // 4), step.mma_calls * MMA_CLOCKS / CLOCK_GHZ
+    weights = step.weight_bytes / SHARED_BYTES_A_CLOCK / CLOCK_GHZ
     more_columns = step.blocks * (step.columns - 1)
-    if exchange in ("grid", "clusters"):  # each number is fitted
-        read = (step.weight_bytes + step.operand_bytes) / SHARED_BYTES_A_CLOCK / CLOCK_GHZ
-        product = max(max(rounds, ALONE) * mma, read)
+    handed, summed = step.handed / 1024, step.summed / 1024
+    # What goes through L2: each number is fitted.
+    if step.is_by_mail:
+        sums = 2 * step.sum_bytes / SHARED_BYTES_A_CLOCK / CLOCK_GHZ
+        product = 0.65 * max(rounds, ALONE) * mma + weights + sums
+        return 610 + 1.75 * step.sources + 2 * handed + 65 * step.looks + product
+    if exchange in ("grid", "clusters"):
+        operand = step.operand_bytes / SHARED_BYTES_A_CLOCK / CLOCK_GHZ
+        product = max(max(rounds, ALONE) * mma, weights + operand)
         if exchange == "grid":
-            waiting = 700 + 3.9 * step.sources + 4 * step.handed / 1024 + 32 * step.looks
+            waiting = 700 + 3.9 * step.sources + 4 * handed + 32 * step.looks
             return waiting + 1.6 * product + 35 * step.gates * (step.blocks - 1) + 190 * more_columns
-        return 850 + 0.8 * product + 50 * step.handed / 1024 + 55 * step.summed / 1024 + 115 * more_columns
-    product = rounds * mma + step.weight_bytes / SHARED_BYTES_A_CLOCK / CLOCK_GHZ
+        return 850 + 0.8 * product + 50 * handed + 55 * summed + 115 * more_columns
+    product = rounds * mma + weights
     besides = LOCAL_NS if exchange == "local" else HANDED_NS if step.handed else SUMMED_NS
     adding = SPLIT_NS if step.is_split else 0
     return interpolate(besides, step.handed + step.summed) + product + adding + COLUMN_NS * more_columns

@@ -88,6 +88,14 @@ __device__ __forceinline__ void load_tiles(float (&x)[COUNT][LANE_ROWS], const c
   }
 }
 
+// What a lane holds of a tile, rounded to 16 bits and turned: of row r, units 2q and 2q + 1.
+template <class T>
+__device__ __forceinline__ uint turned(float first, float second) {
+  uint word;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(word) : "r"(pack<T>(first, second)));
+  return word;
+}
+
 // The reverse of load_tiles, one tile, rounded to T.
 template <class T>
 __device__ __forceinline__ void store_tile(char* tile, int pitch, int lane, float first, float second) {
@@ -96,9 +104,7 @@ __device__ __forceinline__ void store_tile(char* tile, int pitch, int lane, floa
     *reinterpret_cast<float*>(to) = first;
     *reinterpret_cast<float*>(to + pitch) = second;
   } else {
-    uint word;  // turned: row r, units 2q and 2q + 1
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(word) : "r"(pack<T>(first, second)));
-    *reinterpret_cast<uint*>(tile + lane / 4 * pitch + lane % 4 * 4) = word;
+    *reinterpret_cast<uint*>(tile + lane / 4 * pitch + lane % 4 * 4) = turned<T>(first, second);
   }
 }
 

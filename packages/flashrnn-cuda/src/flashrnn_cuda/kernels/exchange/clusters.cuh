@@ -22,7 +22,7 @@ struct Clusters {
   }
 
   template <class T, int UNITS, int PARTS, int COLUMNS>
-  using GatherGates = typename Across::template Gather<T, UNITS, PARTS, COLUMNS>;
+  using GatherGates = typename Across::template GatherGates<T, UNITS, PARTS, COLUMNS>;
   template <int UNITS, int BLOCKS, int SPLIT, int COLUMNS>
   using Reduce = typename Within::template Reduce<UNITS, BLOCKS, SPLIT, COLUMNS>;
 };

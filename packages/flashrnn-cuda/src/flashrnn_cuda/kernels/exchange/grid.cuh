@@ -1,46 +1,11 @@
-// The CTAs of a tile lie anywhere on the GPU and hand on through L2; a cooperative launch keeps them all running. The mailbox
-// in global memory is a ring of SLOTS buffers whose words are EMPTY until their owner has written them: the data are the flag,
-// and neither a fence nor a barrier stands between the CTAs. What the interface means: local.cuh.
-//
-// A CTA that has all of buffer(i - 1) knows that every CTA has left buffer(i - 2): each may empty its own part of that, and does
-// so for CLEARED buffers at a time. All see them empty (fence, barrier) when they have what was sent CLEARED + 1 steps later;
-// they look there again SLOTS steps after the oldest of these was sent.
+// The CTAs of a tile lie anywhere on the GPU and hand on through L2; a cooperative launch keeps them all running. What the
+// interface means: local.cuh; how a mailbox works: mailbox.cuh.
 #pragma once
 
 #include "exchange/local.cuh"
+#include "exchange/mailbox.cuh"
 
 namespace flashrnn {
-
-constexpr uint EMPTY = 0xffffffff, QUIET_NAN = 0x7fffffff;  // rounding makes no NaN but the quiet one
-
-__device__ __forceinline__ Piece16 load_mail(const char* from) {
-  Piece16 piece;
-  asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(piece.words[0]), "=r"(piece.words[1]), "=r"(piece.words[2]), "=r"(piece.words[3])
-               : "l"(from)
-               : "memory");
-  return piece;
-}
-
-__device__ __forceinline__ void store_mail(char* to, const Piece16& piece) {
-  asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(piece.words[0]), "r"(piece.words[1]),
-               "r"(piece.words[2]), "r"(piece.words[3])
-               : "memory");
-}
-
-__device__ __forceinline__ bool has_arrived(const Piece16& piece) {
-  return piece.words[0] != EMPTY && piece.words[1] != EMPTY && piece.words[2] != EMPTY && piece.words[3] != EMPTY;
-}
-
-// A look at what is not there yet costs as much as one at what is, and slows down what is on its way. On an H200 a step is
-// shortest with this many clocks between the last own part sent and the first look.
-constexpr int PAUSE = 150;
-
-__device__ __forceinline__ void pause(int clocks) {
-  const long long start = clock64();
-  while (clock64() - start < clocks) {
-  }
-}
 
 // EVERY: only the CTAs that many apart work together, so that there are as many exchanges in a group, each with its own
 // mailbox.
@@ -54,19 +19,106 @@ struct Grid {
     return x;
   }
 
-  // A set holds the units of this CTA, [PARTS][rows][UNITS]; what is gathered lies elsewhere. A mailbox: SLOTS buffers of
-  // pieces of 16 bytes, by 8 rows, block of 8 units, row.
+  // Of 8 batch rows of h, each warp gets what it multiplies with right out of the mailbox: a buffer holds pieces of 16 bytes of a
+  // row, [PIECES][8 rows], one of which is what a lane needs for two calls of mma. A set holds the units of this CTA, for what is
+  // returned. While the owners of units compute and put, all other warps do what comes meanwhile, and clear up.
+  template <class T, int UNITS>
+  struct Mail {
+    template <class Shape>
+    using Product = MailProduct<Shape>;
+    static constexpr bool EARLY = true;
+    static constexpr int SIZE = int(sizeof(T)), PIECES = CTAS * UNITS * SIZE / 16, OWN = UNITS * SIZE / 16 * 8;
+    static constexpr int PITCH = UNITS * SIZE + 16, SET_BYTES = 8 * PITCH, MORE_BYTES = 0;
+    static constexpr int MAILBOX_BYTES = SLOTS * PIECES * 128;
+    char* sets;
+    int distance;
+    char *more, *mailbox;
+
+    __device__ __forceinline__ void begin() const {}
+    __device__ __forceinline__ void end() const {}
+    __device__ __forceinline__ void wait(int i) const {}
+
+    static __device__ __forceinline__ int own(int part, int row) { return row * PITCH; }
+    __device__ __forceinline__ char* slot(int i) const { return mailbox + i % SLOTS * (PIECES * 128); }
+
+    // On its way from the registers, and into the set.
+    __device__ __forceinline__ void put(int i, int part, int unit, int lane, const float (&x)[2]) const {
+      char* const to = slot(i) + (rank() * UNITS + unit) * SIZE * 8;
+      if constexpr (SIZE == 4) {
+        char* const mine = to + lane / 16 * 128 + lane % 4 * 32 + lane / 4 % 4 * 4;
+        store_mail(mine, not_empty(__float_as_uint(x[0])));
+        store_mail(mine + 16, not_empty(__float_as_uint(x[1])));
+      } else {
+        store_mail(to + lane * 4, not_empty(turned<T>(x[0], x[1])));
+      }
+      store_tiles<T>(sets + (i & 1) * distance + unit * SIZE, PITCH, lane, x);
+    }
+    template <int COUNT>
+    __device__ __forceinline__ void send(int i, int unit, int lane) const {}
+
+    template <int THREADS>
+    __device__ __forceinline__ void release(int i) const {
+      arrive<PUT, THREADS>();
+      meet<OWNERS, UNITS * 4>();  // none of them reads sums any more
+    }
+    template <int THREADS, class Meanwhile>
+    __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
+      const int thread = int(threadIdx.x);
+      if (thread >= THREADS - 32 && i % CLEARED == CLEARED - 1)
+        clear_mail<OWN>(i - 1, thread % 32, [&](int k, int x) { return slot(k) + (rank() * OWN + x) * 16; });
+      meanwhile();
+      meet<PUT, THREADS>();
+      pause<200>();
+    }
+
+    // A look at COUNT pieces of the row lane / 4: `first` + lane % 4 and every 4th after it, before `end`.
+    template <int COUNT>
+    struct Look {
+      Piece16 pieces[COUNT];
+      uint missing;
+      const char* from;
+
+      __device__ __forceinline__ Look(const Mail& mail, int i, int first, int end, int lane)
+          : pieces{}, missing(0), from(mail.slot(i) + ((first + lane % 4) * 8 + lane / 4) * 16) {
+#pragma unroll
+        for (int k = 0; k < COUNT; k++)
+          if (first + lane % 4 + k * 4 < min(end, PIECES)) missing |= 1u << k;
+        again();
+      }
+      __device__ __forceinline__ void again() {
+#pragma unroll
+        for (int k = 0; k < COUNT; k++)
+          if (missing >> k & 1) pieces[k] = load_mail(from + k * 512);
+      }
+      // Until all have come; what does not exist is zero.
+      __device__ __forceinline__ void wait() {
+        while (true) {
+#pragma unroll
+          for (int k = 0; k < COUNT; k++)
+            if ((missing >> k & 1) && has_arrived(pieces[k])) missing ^= 1u << k;
+          if (missing == 0) break;
+          again();
+        }
+        __syncwarp();
+      }
+    };
+  };
+
+  // A set holds the units of this CTA, [PARTS][rows][UNITS]; what is gathered lies elsewhere in shared memory. A buffer of the
+  // mailbox holds pieces of 16 bytes, by 8 rows, block of 8 units, row.
   template <class T, int UNITS, int PARTS, int COLUMNS>
-  struct Gather {
+  struct ThroughMemory {
+    template <class Shape>
+    using Product = TeamProduct<Shape>;
     static constexpr int SIZE = int(sizeof(T)), WIDTH = PARTS * CTAS * UNITS, PER_ROW = 8 * SIZE / 16;
     static constexpr int PIECES = 8 * PER_ROW, COLUMN = WIDTH / 8 * PIECES;  // of a block of 8 units and 8 rows; of 8 rows
+    static constexpr int OWN = UNITS / 8 * PIECES;  // of a part and 8 rows
     static constexpr int PITCH = WIDTH * SIZE + 16, OWN_PITCH = UNITS * SIZE + 16;
     static constexpr bool EARLY = true;
     static constexpr int MORE_BYTES = 8 * COLUMNS * PITCH;
     static constexpr int SET_BYTES = PARTS * 8 * COLUMNS * OWN_PITCH;
-    static constexpr int SLOTS = 16, CLEARED = 4, SLOT = COLUMNS * COLUMN * 16;
+    static constexpr int SLOT = COLUMNS * COLUMN * 16;
     static constexpr int MAILBOX_BYTES = EVERY * SLOTS * SLOT;  // of a group
-    static_assert(SLOTS > 2 * CLEARED + 2, "what is cleared is seen in time");
     char* sets;
     int distance;
     char *more, *mailbox;
@@ -81,7 +133,7 @@ struct Grid {
       return mailbox + (int(blockIdx.x) % EVERY * SLOTS + i % SLOTS) * SLOT;
     }
     // Where the units of this CTA begin among the pieces of 8 rows in a slot.
-    static __device__ __forceinline__ int own_pieces(int part) { return (part * CTAS + rank()) * (UNITS / 8 * PIECES); }
+    static __device__ __forceinline__ int own_pieces(int part) { return (part * CTAS + rank()) * OWN; }
 
     __device__ __forceinline__ void put(int i, int part, int unit, int lane, const float (&x)[2 * COLUMNS]) const {
       store_tiles<T>(set(i) + own(part, 0) + unit * SIZE, OWN_PITCH, lane, x);
@@ -97,8 +149,7 @@ struct Grid {
         const int byte = unit * SIZE + piece / PIECES * 8 * SIZE + piece % PER_ROW * 16;
         Piece16 mail = *reinterpret_cast<const Piece16*>(set(i) + own(part, row) + byte);
 #pragma unroll
-        for (int k = 0; k < 4; k++)
-          if (mail.words[k] == EMPTY) mail.words[k] = QUIET_NAN;
+        for (int k = 0; k < 4; k++) mail.words[k] = not_empty(mail.words[k]);
         store_mail(slot(i) + place * 16, mail);
       }
     }
@@ -110,24 +161,18 @@ struct Grid {
       const int thread = int(threadIdx.x);
       meanwhile();
       __syncthreads();
-      pause(PAUSE);
+      pause<150>();
       if (thread < THREADS - 32)
         fetch<THREADS - 32>(i, thread);
       else if (i % CLEARED == CLEARED - 1)
-        clear(i, thread % 32);
+        clear_mail<COLUMNS * PARTS * OWN>(i, thread % 32, [&](int k, int x) {
+          return slot(k) + (x / (PARTS * OWN) * COLUMN + own_pieces(x / OWN % PARTS) + x % OWN) * 16;
+        });
       __syncthreads();
     }
-
-    // Empties what this CTA has sent in the steps i - 1 - CLEARED to i - 2.
-    __device__ __forceinline__ void clear(int i, int lane) const {
-      constexpr int OWN = UNITS / 8 * PIECES, ALL = COLUMNS * PARTS * OWN;
-      asm volatile("fence.acq_rel.gpu;" ::: "memory");  // what was emptied before
-#pragma unroll
-      for (int back = 2; back < 2 + CLEARED; back++)
-        if (i >= back)
-          for (int x = lane; x < ALL; x += 32)
-            store_mail(slot(i - back) + (x / (PARTS * OWN) * COLUMN + own_pieces(x / OWN % PARTS) + x % OWN) * 16,
-                       {EMPTY, EMPTY, EMPTY, EMPTY});
+    template <int THREADS>
+    __device__ __forceinline__ void release(int i) const {
+      sync<THREADS>(i, [] {});
     }
 
     // Look q of a thread is at piece thread + q % EACH * THREADS of the 8 rows q / EACH.
@@ -165,7 +210,9 @@ struct Grid {
   };
 
   template <class T, int UNITS, int PARTS, int COLUMNS>
-  using GatherGates = Gather<T, UNITS, PARTS, COLUMNS>;
+  using Gather = Either<COLUMNS == 1, Mail<T, UNITS>, ThroughMemory<T, UNITS, PARTS, COLUMNS>>;
+  template <class T, int UNITS, int PARTS, int COLUMNS>
+  using GatherGates = ThroughMemory<T, UNITS, PARTS, COLUMNS>;
 
   // Every CTA has the gates of all units, and computes the products of its own.
   template <int UNITS, int BLOCKS, int SPLIT, int COLUMNS>

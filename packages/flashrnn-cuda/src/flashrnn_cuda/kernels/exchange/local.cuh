@@ -9,10 +9,12 @@
 //   own(part, row) where in a set the units of this CTA lie
 //   put(i, ...)    a block of 8 units, by the warp that owns them
 //   send(i, ...)   the blocks that the warp has put, on their way
-//   sync(i, f)     by every thread, THREADS in all, after what it has put; then that of all is there for each. f() comes
-//                  while others are waited for, when all have called sync(i) or, if EARLY, have left sync(i - 1)
+//   release(i)     then, by the owners; and by all other threads, THREADS in all,
+//   sync(i, f)     after which what all have put is there for each. f() comes while others are waited for, when all have called
+//                  sync(i) or, if EARLY, have left sync(i - 1)
 //   wait(i)        then, by each thread that reads buffer(i): what the others have sent is there too
 //   buffer(i)      rows of [PARTS][CTAS][UNITS], PITCH bytes apart, until sync(i + 1)
+//   Product        how the warps make the product of R with what is gathered on the way forward: fused/product.cuh
 //
 // On the way back each CTA multiplies the gates of so many CTAs as it GATHERS them from; 1: its own alone.
 //   GatherGates    how, a Gather
@@ -26,12 +28,15 @@
 #pragma once
 
 #include "common/memory.cuh"
+#include "fused/product.cuh"
 
 namespace flashrnn {
 
 // A gathering into the sets themselves: the units of a CTA lie among all others.
 template <class Exchange, class T, int UNITS, int PARTS, int COLUMNS>
 struct GatherInPlace {
+  template <class Shape>
+  using Product = TeamProduct<Shape>;
   static constexpr int SIZE = int(sizeof(T)), PITCH = PARTS * Exchange::CTAS * UNITS * SIZE + 16;
   static constexpr int SET_BYTES = 8 * COLUMNS * PITCH, MORE_BYTES = 0, MAILBOX_BYTES = 0;
   static constexpr bool EARLY = false;
@@ -58,6 +63,10 @@ struct GatherInPlace {
   __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
     __syncthreads();
     meanwhile();
+  }
+  template <int THREADS>
+  __device__ __forceinline__ void release(int i) const {
+    __syncthreads();
   }
   __device__ __forceinline__ void wait(int i) const {}
 };

@@ -2,8 +2,7 @@
 //
 // Compute warps keep R in registers as the a operand of mma. A warp owns 8 * BLOCKS units with all their gates, so that the
 // pointwise step happens in the registers the product ends in. Transfer warps bring Wx into a ring in shared memory, several
-// steps ahead, and take the results out, a step behind. One barrier a step keeps them together. Where k is long, SPLIT warps
-// share it out: the owner and, from among the transfer warps, its helpers.
+// steps ahead, and take the results out, a step behind; where k is long, they help with the product, SPLIT warps an owner.
 //
 // Units are counted within the CTA, but for the rows of R and the columns of gathered h, where they are counted in the head.
 //
@@ -17,6 +16,7 @@
 #include "common/mma.cuh"
 #include "common/step.cuh"
 #include "fused/parts.cuh"
+#include "fused/product.cuh"
 
 namespace flashrnn {
 
@@ -32,10 +32,10 @@ struct ForwardArguments {
   float clip;            // of h; negative: none
 };
 
-// Config: T, Cell, Exchange, D (head_dim, rounded up), COLUMNS (8 batch rows each), BLOCKS (of 8 units, a team), SPLIT (warps of a team), KEPT (steps of R
-// in registers), TRANSFER_WARPS, STAGES, PIECE, MASKED, SAVE, LIMITED (h is clipped).
+// Config: T, Cell, Exchange, D (head_dim, rounded up), COLUMNS (8 batch rows each), BLOCKS (of 8 units, a team), SPLIT (warps of
+// a team), KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE, MASKED, SAVE, LIMITED (h is clipped).
 template <class Config>
-struct ForwardPlan {
+struct ForwardShape {
   using T = typename Config::T;
   using Cell = typename Config::Cell;
   using Exchange = typename Config::Exchange;
@@ -45,71 +45,47 @@ struct ForwardPlan {
   static constexpr int STATES = Cell::STATES, GATES = Cell::GATES;
   static constexpr int RECURRENT = Cell::RECURRENT_GATES, INPUT = Cell::INPUT_GATES, FIRST_INPUT = GATES - INPUT;
   static constexpr int SAVED = Config::SAVE ? Cell::SAVED : 0;
-  static constexpr int SPLIT = Config::SPLIT, TILES = (RECURRENT * BLOCKS + 1) / 2;  // of 16 gate rows a team
-  static constexpr int STEPS = D * int(sizeof(T)) / (4 * MMA_WORDS) / SPLIT;        // calls of mma along k, a warp
-  static constexpr int TEAMS = UNITS / (8 * BLOCKS), HELPERS = TEAMS * (SPLIT - 1);
+  static constexpr int SPLIT = Config::SPLIT, KEPT = Config::KEPT, TEAMS = UNITS / (8 * BLOCKS), HELPERS = TEAMS * (SPLIT - 1);
   static constexpr int COMPUTE_THREADS = 32 * TEAMS, TRANSFER_THREADS = 32 * Config::TRANSFER_WARPS;
   static_assert(HELPERS == 0 || HELPERS == Config::TRANSFER_WARPS, "those who help are those who transfer");
   static constexpr int THREADS = COMPUTE_THREADS + TRANSFER_THREADS;
-  using Weights = WarpWeights<T, TILES, STEPS, Config::KEPT>;
-  using Team = flashrnn::Team<SPLIT, 2 * TILES, LANE_ROWS>;
+  static __device__ __forceinline__ int first_unit() { return Exchange::rank() * UNITS; }
+};
+
+template <class Config>
+struct ForwardPlan : ForwardShape<Config> {
+  using Shape = ForwardShape<Config>;
+  using Gather = typename Shape::Gather;
+  using Product = typename Gather::template Product<Shape>;
   // h goes out from where it is put, unless masks make what is returned differ from what the next step reads.
   static constexpr int FIRST_STAGED = Config::MASKED ? 0 : 1;
-  static constexpr int PITCH = UNITS * int(sizeof(T)) + 16, ARRAY = ROWS * PITCH;
-  // Two sets of h and what else goes out; then the ring; weights; sums of teams; what else the exchange needs.
-  static constexpr int RESULTS = Gather::SET_BYTES + (STATES - FIRST_STAGED + SAVED) * ARRAY, RING = STAGES * INPUT * ARRAY;
-  static constexpr int SUMS = 2 * RESULTS + RING + TEAMS * SPLIT * Weights::SHARED_BYTES;
-  static constexpr int MORE = SUMS + TEAMS * Team::BYTES;
+  static constexpr int PITCH = Shape::UNITS * int(sizeof(typename Shape::T)) + 16, ARRAY = Shape::ROWS * PITCH;
+  // Two sets of h and what else goes out; then the ring; weights; sums; what else the exchange needs.
+  static constexpr int RESULTS = Gather::SET_BYTES + (Shape::STATES - FIRST_STAGED + Shape::SAVED) * ARRAY;
+  static constexpr int WEIGHTS = 2 * RESULTS + Shape::STAGES * Shape::INPUT * ARRAY;
+  static constexpr int SUMS = WEIGHTS + Shape::TEAMS * Shape::SPLIT * Product::Weights::SHARED_BYTES;
+  static constexpr int MORE = SUMS + Product::SUM_BYTES;
   static constexpr int SHARED_BYTES = MORE + Gather::MORE_BYTES;
 
   static constexpr int64 MAILBOX = Gather::MAILBOX_BYTES;
   char *memory, *mailbox;
 
+  __device__ __forceinline__ ForwardPlan(char* memory_, char* mailbox_) : memory(memory_), mailbox(mailbox_) {}
   __device__ __forceinline__ Gather gather() const { return {memory, RESULTS, memory + MORE, mailbox}; }
-  template <class Meanwhile>
-  __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
-    gather().template sync<THREADS>(i, meanwhile);
+  __device__ __forceinline__ Product product(int team, int part) const { return {gather(), memory + SUMS, team, part}; }
+  __device__ __forceinline__ char* weights(int team, int part) const {
+    return memory + WEIGHTS + (team * Shape::SPLIT + part) * Product::Weights::SHARED_BYTES;
   }
-  __device__ __forceinline__ void sync(int i) const {
-    sync(i, [] {});
-  }
-  __device__ __forceinline__ Team team(int index) const { return {memory + SUMS, index, 0}; }
-  // That of a transfer warp.
-  __device__ __forceinline__ Team team_of_helper(int warp) const { return {memory + SUMS, warp % TEAMS, 1 + warp / TEAMS}; }
-  static __device__ __forceinline__ int first_unit() { return Exchange::rank() * UNITS; }
   // Where in a set a row of the states, and after them of what is saved, lies.
   static __device__ __forceinline__ int offset(int array, int row) {
     return array < FIRST_STAGED ? Gather::own(0, row) : Gather::SET_BYTES + (array - FIRST_STAGED) * ARRAY + row * PITCH;
   }
   // The set that step t fills.
   __device__ __forceinline__ char* results(int t) const { return memory + (t + 1 & 1) * RESULTS; }
-  // What part of the team's product with h(t - 1) reads.
-  __device__ __forceinline__ const char* operand(int t, int part) const {
-    return gather().buffer(t) + part * STEPS * MMA_WORDS * 4;
-  }
-  __device__ __forceinline__ char* input(int t) const { return memory + 2 * RESULTS + t % STAGES * (INPUT * ARRAY); }
-  __device__ __forceinline__ char* weights(const Team& team) const {
-    return memory + 2 * RESULTS + RING + (team.index * SPLIT + team.part) * Weights::SHARED_BYTES;
+  __device__ __forceinline__ char* input(int t) const {
+    return memory + 2 * RESULTS + t % Shape::STAGES * (Shape::INPUT * ARRAY);
   }
 };
-
-// The part of R that a warp multiplies with; row block q is gate q / BLOCKS of unit block q % BLOCKS of its team.
-template <class Config>
-__device__ __forceinline__ typename ForwardPlan<Config>::Weights load_weights(const ForwardPlan<Config>& plan,
-                                                                              const ForwardArguments& args, int head,
-                                                                              const typename ForwardPlan<Config>::Team& team,
-                                                                              int lane) {
-  using Plan = ForwardPlan<Config>;
-  using T = typename Plan::T;
-  typename Plan::Weights weights;
-  weights.load(plan.weights(team), lane, [&](int q, int i) -> uint {
-    if (q / Plan::BLOCKS >= Plan::RECURRENT) return 0;
-    const int out = plan.first_unit() + (team.index * Plan::BLOCKS + q % Plan::BLOCKS) * 8 + lane / 4;
-    const int in = (team.part * Plan::STEPS * MMA_WORDS + i) * 4 / int(sizeof(T));
-    return load_word<T, false>(args.weights, args.sizes.head_dim, q / Plan::BLOCKS, head, out, in);
-  });
-  return weights;
-}
 
 // -------------------------------------------------------------------------------------------------------- transfer warps
 
@@ -139,18 +115,11 @@ __device__ __forceinline__ void transfer_forward(const ForwardPlan<Config>& plan
   const Inputs inputs(thread, find_input);
   const Outputs outputs(thread, find_output);
   // Where teams are split, these warps make the parts of the products that their leaders do not.
-  const int lane = thread % 32;
-  const auto team = plan.team_of_helper(thread / 32);
-  typename Plan::Weights weights;
-  if constexpr (Plan::SPLIT > 1) weights = load_weights(plan, args, head, team, lane);
-  const auto help = [&](int t) {
-    if constexpr (Plan::SPLIT > 1) {
-      float product[2 * Plan::TILES][Plan::LANE_ROWS] = {};
-      plan.gather().wait(t);
-      multiply(product, weights, plan.operand(t, team.part), Plan::Gather::PITCH, lane);
-      team.add_up(product, lane);
-    }
-  };
+  constexpr bool HELPS = Plan::SPLIT > 1;
+  const int lane = thread % 32, team = thread / 32 % Plan::TEAMS, part = 1 + thread / 32 / Plan::TEAMS;
+  const auto gather = plan.gather();
+  auto product = plan.product(team, part);
+  if constexpr (HELPS) product.load(args.weights, args.sizes, head, plan.weights(team, part), lane);
   const auto fetch = [&](int t) {
     if (t < args.sizes.time)
       inputs.step(t, find_input, [&](const char* from, int to) { copy_in<Config::PIECE>(plan.input(t) + to, from); });
@@ -162,10 +131,11 @@ __device__ __forceinline__ void transfer_forward(const ForwardPlan<Config>& plan
 
   for (int t = 0; t < STAGES; t++) fetch(t);
   wait_for_copies<PENDING>();
-  plan.sync(0);
+  __syncthreads();
+  gather.template sync<Plan::THREADS>(0, [] {});
   for (int t = 0; t < args.sizes.time; t++) {
-    help(t);
-    plan.sync(t + 1, [&] {
+    if constexpr (HELPS) product.help(t, lane);
+    gather.template sync<Plan::THREADS>(t + 1, [&] {
       const int done = t - Plan::Gather::EARLY;  // the last step that all warps have done
       if (done >= 0) {
         fetch(done + STAGES);
@@ -186,13 +156,13 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
   using T = typename Plan::T;
   using Cell = typename Plan::Cell;
   constexpr int BLOCKS = Plan::BLOCKS, GATES = Plan::GATES, STATES = Plan::STATES, LANE_ROWS = Plan::LANE_ROWS;
-  const auto team = plan.team(thread / 32);
-  const int lane = thread % 32, warp_unit = team.index * 8 * BLOCKS, T_ = args.sizes.time;
+  const int lane = thread % 32, warp = thread / 32, warp_unit = warp * 8 * BLOCKS, T_ = args.sizes.time;
   const int unit = plan.first_unit() + warp_unit + lane / 4;  // in the head
   const auto gather = plan.gather();
   const auto exists = [&](int block) { return unit + block * 8 < args.sizes.head_dim; };
 
-  const auto weights = load_weights(plan, args, head, team, lane);
+  auto product = plan.product(warp, 0);
+  product.load(args.weights, args.sizes, head, plan.weights(warp, 0), lane);
   float bias[GATES][BLOCKS];
 #pragma unroll
   for (int gate = 0; gate < GATES; gate++)
@@ -216,7 +186,8 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
     gather.put(0, 0, warp_unit + block * 8, lane, h);
   }
   gather.template send<BLOCKS>(0, warp_unit, lane);
-  plan.sync(0);
+  __syncthreads();
+  gather.template release<Plan::THREADS>(0);
 
   float input[Plan::INPUT * BLOCKS][LANE_ROWS];
   const auto load_input = [&](int t) {
@@ -235,9 +206,7 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
         gate[q][j] = g < GATES ? bias[g][q % BLOCKS] : 0.f;
         if (g < GATES && i >= 0) gate[q][j] += rows.padding(t, j) ? 0.f : input[i][j];
       }
-    gather.wait(t);
-    multiply(gate, weights, plan.operand(t, 0), Plan::Gather::PITCH, lane);
-    team.add_up(gate, lane);
+    product.lead(t, gate, lane);
     load_input(t + 1);
 
 #pragma unroll
@@ -267,7 +236,7 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
       for (int k = 0; k < Plan::SAVED; k++)
         store_tiles<T>(plan.results(t) + Plan::offset(STATES + k, 0) + offset, Plan::PITCH, lane, saved[k]);
     }
-    plan.sync(t + 1);
+    gather.template release<Plan::THREADS>(t + 1);
   }
   gather.wait(T_);
 
