@@ -60,6 +60,8 @@ def test_fits_a_cluster(device: str, function: str, item_bytes: int, head_dim: i
         (256, 3, 16, 8, 8),
         (512, 1, 16, 16, 8),
         (768, 1, 16, 48, 8),
+        (768, 1, 1, 96, 8),
+        (1024, 1, 16, 64, 8),
         (768, 1, 64, 32, 16),
         (768, 1, 256, 32, 32),
         (128, 500, 16, 2, 16),
@@ -89,6 +91,14 @@ def test_takes_the_fastest_way_back_on_an_h200(
     found = plan(passes(function, 2, head_dim, 1, batch_size)[1], BY_NAME["H200"])
     assert isinstance(found, Layout)
     assert (found.exchange, found.ctas, found.cluster, found.rows) == (exchange, ctas, cluster, rows)
+
+
+@pytest.mark.parametrize(("function", "head_dim"), [*((function, 768) for function in CELLS), ("lstm", 1024)])
+def test_all_of_r_stays_in_registers_where_operands_come_by_mail(function: str, head_dim: int) -> None:
+    found = plan(passes(function, 2, head_dim, 1, 16)[0], BY_NAME["H200"])
+    assert isinstance(found, Layout) and found.exchange == "grid"
+    pieces, warps = head_dim // 8, found.threads // 32  # 16 bytes of a row, of which a warp takes 4 at 2 steps along k
+    assert found.kept == 2 * -(-pieces // (4 * warps))
 
 
 def test_an_older_device_has_no_clusters() -> None:
