@@ -191,6 +191,12 @@ def test_what_was_expected_stands_beside_what_was_measured(capsys: pytest.Captur
     assert expected.main([str(FOLDER / "nvidia-h200-2026-12-02-kernels.csv")]) == 0
     told = capsys.readouterr().out
     assert told.count("1x2048") == 1 and told.count("lstm 1x512, B 16") == 2
+
+
+def test_the_model_is_right_about_the_kernels_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it is not, at heads of 64 with gradients, the host takes longer than the GPU."""
+    assert expected.main([str(FOLDER / "nvidia-h200-2026-12-03-mailbox.csv")]) == 0
+    told = capsys.readouterr().out
     good, total = map(int, re.findall(r"(\d+) of (\d+) are expected", told)[0])
     assert good >= 0.85 * total
 

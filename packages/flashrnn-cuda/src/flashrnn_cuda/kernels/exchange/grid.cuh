@@ -56,18 +56,13 @@ struct Grid {
     template <int COUNT>
     __device__ __forceinline__ void send(int i, int unit, int lane) const {}
 
-    template <int THREADS>
-    __device__ __forceinline__ void release(int i) const {
-      arrive<PUT, THREADS>();
-      meet<OWNERS, UNITS * 4>();  // none of them reads sums any more
-    }
     template <int THREADS, class Meanwhile>
     __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
       const int thread = int(threadIdx.x);
       if (thread >= THREADS - 32 && i % CLEARED == CLEARED - 1)
         clear_mail<OWN>(i - 1, thread % 32, [&](int k, int x) { return slot(k) + (rank() * OWN + x) * 16; });
       meanwhile();
-      meet<PUT, THREADS>();
+      __syncthreads();
       pause<200>();
     }
 
@@ -169,10 +164,6 @@ struct Grid {
           return slot(k) + (x / (PARTS * OWN) * COLUMN + own_pieces(x / OWN % PARTS) + x % OWN) * 16;
         });
       __syncthreads();
-    }
-    template <int THREADS>
-    __device__ __forceinline__ void release(int i) const {
-      sync<THREADS>(i, [] {});
     }
 
     // Look q of a thread is at piece thread + q % EACH * THREADS of the 8 rows q / EACH.

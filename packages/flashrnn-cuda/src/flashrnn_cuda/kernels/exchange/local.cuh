@@ -9,9 +9,8 @@
 //   own(part, row) where in a set the units of this CTA lie
 //   put(i, ...)    a block of 8 units, by the warp that owns them
 //   send(i, ...)   the blocks that the warp has put, on their way
-//   release(i)     then, by the owners; and by all other threads, THREADS in all,
-//   sync(i, f)     after which what all have put is there for each. f() comes while others are waited for, when all have called
-//                  sync(i) or, if EARLY, have left sync(i - 1)
+//   sync(i, f)     by every thread, THREADS in all, after what it has put; then that of all is there for each. f() comes
+//                  while others are waited for, when all have called sync(i) or, if EARLY, have left sync(i - 1)
 //   wait(i)        then, by each thread that reads buffer(i): what the others have sent is there too
 //   buffer(i)      rows of [PARTS][CTAS][UNITS], PITCH bytes apart, until sync(i + 1)
 //   Product        how the warps make the product of R with what is gathered on the way forward: fused/product.cuh
@@ -63,10 +62,6 @@ struct GatherInPlace {
   __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
     __syncthreads();
     meanwhile();
-  }
-  template <int THREADS>
-  __device__ __forceinline__ void release(int i) const {
-    __syncthreads();
   }
   __device__ __forceinline__ void wait(int i) const {}
 };

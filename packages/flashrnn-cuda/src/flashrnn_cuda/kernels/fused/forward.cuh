@@ -187,7 +187,7 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
   }
   gather.template send<BLOCKS>(0, warp_unit, lane);
   __syncthreads();
-  gather.template release<Plan::THREADS>(0);
+  gather.template sync<Plan::THREADS>(0, [] {});
 
   float input[Plan::INPUT * BLOCKS][LANE_ROWS];
   const auto load_input = [&](int t) {
@@ -236,7 +236,7 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
       for (int k = 0; k < Plan::SAVED; k++)
         store_tiles<T>(plan.results(t) + Plan::offset(STATES + k, 0) + offset, Plan::PITCH, lane, saved[k]);
     }
-    gather.template release<Plan::THREADS>(t + 1);
+    gather.template sync<Plan::THREADS>(t + 1, [] {});
   }
   gather.wait(T_);
 

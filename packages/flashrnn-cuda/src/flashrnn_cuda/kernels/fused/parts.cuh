@@ -109,18 +109,6 @@ __device__ __forceinline__ void multiply(float (&c)[COUNT][LANE_ROWS], const War
       }
 }
 
-// Named barriers of a CTA: those that meet wait for all THREADS, those that arrive do not. Teams have those from 1 on.
-enum Barrier : int { MADE = 1, PUT = 2, OWNERS = 3 };
-
-template <int BARRIER, int THREADS>
-__device__ __forceinline__ void meet() {
-  asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "n"(THREADS) : "memory");
-}
-template <int BARRIER, int THREADS>
-__device__ __forceinline__ void arrive() {
-  asm volatile("bar.arrive %0, %1;" ::"n"(BARRIER), "n"(THREADS) : "memory");
-}
-
 // Warps that make one product together: each over one of SPLIT parts of k, where the one with part 0 leads and gets the sum; or,
 // if SPLIT is 1, each its own rows. Between two sums all warps of the CTA meet.
 template <int SPLIT, int COUNT, int LANE_ROWS>

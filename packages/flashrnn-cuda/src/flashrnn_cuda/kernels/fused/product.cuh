@@ -147,7 +147,7 @@ struct MailProduct {
         hand_over(q, lane, x);
       }
     });
-    meet<MADE, 32 * WARPS>();
+    __syncthreads();
     const float2* const mine = sum(warp, 0, 0, lane);
 #pragma unroll
     for (int g = 0; g < RECURRENT; g++) {
@@ -165,7 +165,7 @@ struct MailProduct {
 
   __device__ __forceinline__ void help(int t, int lane) const {
     make(t, lane, [&](int q, float2 x) { hand_over(q, lane, x); });
-    arrive<MADE, 32 * WARPS>();
+    __syncthreads();
   }
 };
 
