@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from compile_helpers import Counting, entry_files, start_cold, use
-from flashrnn import FlashRNNConfig, discovery, flashrnn
+from flashrnn import BackendUnavailable, FlashRNNConfig, discovery, flashrnn
 from flashrnn.cells import CELLS
 from flashrnn.problem import Problem
 from flashrnn_cuda import CUDA, CUDA_FUSED, alternating, availability, fused, gradients, recompute
@@ -189,6 +189,11 @@ def test_calls_ask_for_what_why_not_asks_for_and_build_builds(
     assert len(asked) >= 8 and asked <= offered <= set(built)
     fused.layout_of.cache_clear()
     discovery.choose.cache_clear()
+
+
+def test_a_layout_that_there_is_not_cannot_be_forced() -> None:
+    with pytest.raises(BackendUnavailable, match=r"^no room$"):
+        fused.settled("no room")
 
 
 @pytest.mark.parametrize(

@@ -236,8 +236,10 @@ def layout(
     row_parts = split if cluster > 1 and not forward else 1  # a team's warps share out rows, or else k
     warps, transfer_warps = teams * split, TRANSFER_WARPS if split == 1 else teams * (split - 1)
     threads = 32 * (teams + transfer_warps)
+    if by_mail and (blocks > 1 or split == 1):  # one block an owner, and those who help it
+        return
     if by_mail:  # every warp has all rows, and a part of k in pairs of steps, the last warps less
-        tiles, uneven = (recurrent * teams + 1) // 2, int(blocks > 1 or split == 1)
+        tiles, uneven = (recurrent * teams + 1) // 2, 0
         steps, left = 2 * -(-width * item_bytes // (2 * MMA_BYTES * warps)), 0
     else:
         tiles, uneven = divmod((recurrent * blocks + 1) // 2 if forward else (cluster * blocks + 1) // 2, row_parts)

@@ -109,11 +109,12 @@ def layouts_of(
         if layout.step_ns < kept.step_ns:
             possible[layout.columns, groups_at_once(layout, device)] = layout
     small = replace(device, multiprocessors=SMALLEST.get(device.capability, device.multiprocessors))
+    sizes = list(dict.fromkeys((device, small)))
     for num_heads in range(1, MOST_HEADS + 1 if possible else 1):
         for tiles in range(1, MOST_TILES // num_heads + 1):
             columns = columns_for(COLUMN_ROWS * tiles)
             useful = [layout for layout in possible.values() if layout.columns in columns]
-            for size in (device, small):
+            for size in sizes:
                 fit = [layout for layout in useful if layout.ctas <= usable(layout.cluster, size)]
                 if fit:
                     found[fastest(fit, pass_for(num_heads, tiles), size)] = None

@@ -51,6 +51,15 @@ class ValueTests(ContractBase):
         exact = compute(self.reference_config(function), *(x.double() for x in tiny))
         compare(self.run(function, Case(*tiny, states=None)), exact, torch.float32)
 
+    def test_tiny_inputs_in_float16(self, function: str, device: str) -> None:
+        """Near the smallest normal numbers 1e-7 off in tanh shows. Of h alone: gradients reach the smallest of all."""
+        if torch.float16 not in self.dtypes or function == "slstm":
+            pytest.skip("float16, of a function whose h is as small as its inputs")
+        Wx, R, b, _ = self.case(function, device, torch.float16, head_dim=17)
+        tiny = (1e-4 * Wx, R, torch.zeros_like(b))
+        exact = compute(self.reference_config(function), *(x.double() for x in tiny))["h"]
+        compare({"h": self.run(function, Case(*tiny, states=None))["h"]}, {"h": exact}, torch.float16)
+
     @pytest.mark.parametrize("forget", [10.0, 20.0])
     def test_what_slstm_hardly_forgets(self, function: str, device: str, forget: float) -> None:
         """The last m is then the sum of what is left of 0 in every step, exp(-forget). In float32, against float64."""
