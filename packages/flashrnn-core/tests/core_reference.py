@@ -8,8 +8,8 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-BOUND = math.log(torch.finfo(torch.float64).max) / 3
-"""Where l - m' of slstm is held, reached only with n == 0 and c != 0."""
+BOUND = math.log(torch.finfo(torch.float64).max) / 2
+"""Of slstm's l - m', reached only with n == 0 and c != 0: beyond, c counts as 0."""
 
 
 class ClipGradient(torch.autograd.Function):
@@ -49,8 +49,8 @@ def slstm(x: list[Tensor], Rh: list[Tensor], b: list[Tensor], old: list[Tensor])
     new_m = torch.where(n == 0, i, torch.maximum(i, decayed)).detach()
     i_star = torch.exp(i - new_m)
     exponent = decayed - new_m
-    exponent = torch.where(exponent > BOUND, exponent - (exponent - BOUND).detach(), exponent)
-    f_star = torch.where((n == 0) & (c == 0), torch.zeros_like(exponent), exponent.exp())
+    forgotten = (n == 0) & (c == 0) | (exponent > BOUND)
+    f_star = torch.where(forgotten, torch.zeros_like(exponent), exponent.clamp(max=BOUND).exp())
     new_c = f_star * c + i_star * z.tanh()
     total = f_star * n + i_star
     new_n = torch.where(total >= 1, total, torch.ones_like(total))  # the sum on a tie

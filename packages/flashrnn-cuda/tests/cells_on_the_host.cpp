@@ -1,4 +1,5 @@
-// The mathematics of the CUDA cells, compiled for the host: each function takes and returns plain arrays of one scalar type.
+// The mathematics of the CUDA cells, compiled for the host: each function takes and returns plain arrays of one scalar type,
+// float for the 16-bit types.
 #include <cmath>
 
 #define __device__
@@ -8,11 +9,13 @@
 #include "cells/gru.cuh"
 #include "cells/lstm.cuh"
 #include "cells/slstm.cuh"
+#include "common/bounds.cuh"
 
-template <class T>
+// T: what is computed with. Element: what would be stored.
+template <class T, class Element>
 struct HostMath {
   using Scalar = T;
-  static constexpr T EXP_BOUND = sizeof(T) == 4 ? T(29.57427968402278) : T(236.59423763112800);  // log(largest number) / 3
+  static constexpr T EXP_BOUND = T(flashrnn::EXP_BOUND<Element>);
 
   static T exp(T x) { return std::exp(x); }
   static T tanh(T x) { return std::tanh(x); }
@@ -63,18 +66,20 @@ void describe(int* counts) {
   for (int i = 0; i < 7; i++) counts[i] = found[i];
 }
 
-#define EXPORT(name, Cell, suffix, T)                                                                             \
-  extern "C" void name##_step_##suffix(int count, const T* gates, T* states, T* saved) {                          \
-    step<flashrnn::Cell<HostMath<T>>>(count, gates, states, saved);                                               \
-  }                                                                                                               \
+#define EXPORT(name, Cell, suffix, T, Element)                                                                      \
+  extern "C" void name##_step_##suffix(int count, const T* gates, T* states, T* saved) {                            \
+    step<flashrnn::Cell<HostMath<T, Element>>>(count, gates, states, saved);                                        \
+  }                                                                                                                 \
   extern "C" void name##_step_backward_##suffix(int count, T* d_states, const T* saved, const T* old, const T* now, \
-                                                T* d_gates) {                                                     \
-    step_backward<flashrnn::Cell<HostMath<T>>>(count, d_states, saved, old, now, d_gates);                        \
+                                                T* d_gates) {                                                       \
+    step_backward<flashrnn::Cell<HostMath<T, Element>>>(count, d_states, saved, old, now, d_gates);                 \
   }
-#define EXPORT_CELL(name, Cell)    \
-  EXPORT(name, Cell, float32, float) \
-  EXPORT(name, Cell, float64, double) \
-  extern "C" void name##_describe(int* counts) { describe<flashrnn::Cell<HostMath<float>>>(counts); }
+#define EXPORT_CELL(name, Cell)                       \
+  EXPORT(name, Cell, float16, float, flashrnn::f16)   \
+  EXPORT(name, Cell, bfloat16, float, flashrnn::bf16) \
+  EXPORT(name, Cell, float32, float, float)           \
+  EXPORT(name, Cell, float64, double, double)         \
+  extern "C" void name##_describe(int* counts) { describe<flashrnn::Cell<HostMath<float, float>>>(counts); }
 
 EXPORT_CELL(lstm, Lstm)
 EXPORT_CELL(gru, Gru)

@@ -12,11 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashrnn.cells import CELLS, get_cell
+from flashrnn.cells import CELLS, CellSpec, get_cell
+from flashrnn.cells.spec import Tensors
+from flashrnn.dtypes import accumulate_dtype
 from flashrnn_cuda.compile.sources import KERNELS
 
 COUNT = 4096
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-6, torch.float16: 2e-6}
+"""By what would be stored; computed is in float64 for the first, in float32 for the others."""
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +35,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 def call(library: ctypes.CDLL, name: str, dtype: torch.dtype, *tensors: Tensor) -> None:
-    """Call a function of the library on contiguous tensors."""
-    assert all(x.is_contiguous() and x.dtype == dtype for x in tensors)
+    """Call a function of the library on contiguous tensors; `dtype` is that of what would be stored."""
+    assert all(x.is_contiguous() and x.dtype == accumulate_dtype(dtype) for x in tensors)
     suffix = str(dtype).replace("torch.", "")
     getattr(library, f"{name}_{suffix}")(COUNT, *(ctypes.c_void_p(x.data_ptr()) for x in tensors))
 
@@ -41,7 +44,7 @@ def call(library: ctypes.CDLL, name: str, dtype: torch.dtype, *tensors: Tensor) 
 def inputs(function: str, dtype: torch.dtype, extreme: bool) -> tuple[Tensor, Tensor]:
     """Pre-activations and old states, as a cell can meet them."""
     torch.manual_seed(0)
-    cell = get_cell(function)
+    cell, dtype = get_cell(function), accumulate_dtype(dtype)
     gates, states = torch.randn(len(cell.gates), COUNT, dtype=dtype), torch.randn(cell.num_states, COUNT, dtype=dtype)
     if extreme:
         gates *= 60
@@ -52,6 +55,12 @@ def inputs(function: str, dtype: torch.dtype, extreme: bool) -> tuple[Tensor, Te
         states[1, fresh & (torch.arange(COUNT) % 2 == 0)] = 0
         states[1, fresh] *= 1e-3
     return gates, states
+
+
+def step(cell: CellSpec, gates: Tensor, states: Tensor, dtype: torch.dtype) -> tuple[Tensors, Tensors]:
+    """Core's new states and what it saves."""
+    options = {"dtype": dtype} if cell.step_takes_dtype else {}
+    return cell.step(gates.unbind(0), states.unbind(0), **options)
 
 
 def worst(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
@@ -75,8 +84,8 @@ def test_counts_are_those_of_the_cell(library: ctypes.CDLL, function: str) -> No
 def test_step(library: ctypes.CDLL, function: str, dtype: torch.dtype, extreme: bool) -> None:
     cell = get_cell(function)
     gates, states = inputs(function, dtype, extreme)
-    new, saved = cell.step(gates.unbind(0), states.unbind(0))
-    found, kept = states.clone(), torch.full((max(len(cell.saved), 1), COUNT), float("nan"), dtype=dtype)
+    new, saved = step(cell, gates, states, dtype)
+    found, kept = states.clone(), torch.full((max(len(cell.saved), 1), COUNT), float("nan"), dtype=gates.dtype)
     call(library, f"{function}_step", dtype, gates, found, kept)
     assert found.isfinite().all()
     assert worst(found.unbind(0), new) < TOLERANCE[dtype]
@@ -91,13 +100,13 @@ def test_step(library: ctypes.CDLL, function: str, dtype: torch.dtype, extreme: 
 def test_step_backward(library: ctypes.CDLL, function: str, dtype: torch.dtype, extreme: bool) -> None:
     cell = get_cell(function)
     gates, states = inputs(function, dtype, extreme)
-    new, saved = cell.step(gates.unbind(0), states.unbind(0))
+    new, saved = step(cell, gates, states, dtype)
     grads = torch.randn_like(states)
     derivatives = cell.derivatives(saved, states.unbind(0), new)
     d_gates, d_states = cell.step_backward(grads.unbind(0), derivatives)
-    expected = [torch.zeros(COUNT, dtype=dtype) if x is None else x for x in d_states]
+    expected = [torch.zeros_like(gates[0]) if x is None else x for x in d_states]
     found, d_found = torch.full_like(gates, float("nan")), grads.clone()
-    kept = torch.stack(saved) if saved else torch.zeros(1, COUNT, dtype=dtype)
+    kept = torch.stack(saved) if saved else torch.zeros_like(gates[:1])
     call(library, f"{function}_step_backward", dtype, d_found, kept, states, torch.stack(new), found)
     assert found.isfinite().all() and d_found.isfinite().all()
     assert worst(found.unbind(0), d_gates) < TOLERANCE[dtype]

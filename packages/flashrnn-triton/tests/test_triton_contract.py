@@ -37,3 +37,9 @@ def test_against_the_backward_pass_by_hand(function: str) -> None:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_float16_in_the_interpreter(function: str) -> None:
     assert model_test(3, 5, 2, 17, function, "triton", dtype="float16")
+
+
+@pytest.mark.skipif(ON_GPU, reason="on a GPU the contract asks for float16 anyway")
+@pytest.mark.parametrize("input_gate", [-4.0, -200.0])
+def test_c_without_n_in_float16(input_gate: float) -> None:
+    TestTritonFused().test_c_without_n("slstm", torch.float16, "cpu", input_gate)

@@ -119,7 +119,8 @@ def step(
     h = clip_gradient(states[0], config.gradient_recurrent_clipval)
     if product is None:
         product = recurrent_product(problem, h.detach() if config.gradient_recurrent_cut else h, R)
-    new, saved = cell.step(preactivations(cell, Wx.to(b.dtype), product, b), (h, *states[1:]))
+    options = {"dtype": problem.dtype} if cell.step_takes_dtype else {}
+    new, saved = cell.step(preactivations(cell, Wx.to(b.dtype), product, b), (h, *states[1:]), **options)
     if config.forward_clipval is not None:
         new = (clip_state(problem, new[0]), *new[1:])
     if padding is not None:

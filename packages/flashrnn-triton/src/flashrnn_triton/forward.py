@@ -122,7 +122,7 @@ def forward_kernel(
         g1 = preactivation(1, NG, NR, NW, R1, x, Wx_now, Wx_g, Wx_tile, running, b1, UNIT, SHARES, PRECISION)
         g2 = preactivation(2, NG, NR, NW, R2, x, Wx_now, Wx_g, Wx_tile, running, b2, UNIT, SHARES, PRECISION)
         g3 = preactivation(3, NG, NR, NW, R3, x, Wx_now, Wx_g, Wx_tile, running, b3, UNIT, SHARES, PRECISION)
-        h_new, c_new, n_new, m_new, a0, a1, a2, a3 = step(CELL, MATH, g0, g1, g2, g3, h, c, n, m)
+        h_new, c_new, n_new, m_new, a0, a1, a2, a3 = step(CELL, MATH, Wx.dtype.element_ty, g0, g1, g2, g3, h, c, n, m)
         if clipval is not None:
             h_new = clamp(h_new, clipval)
         h_new = known_units(h_new, units, D, BLOCK_D)

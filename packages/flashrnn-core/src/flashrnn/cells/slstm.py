@@ -3,13 +3,13 @@
     l  = logsigmoid(f) + m                 log of the decayed stabiliser
     m' = i          where n == 0           no history yet: m is "minus infinity"
          max(i, l)  elsewhere
-    i* = exp(i - m');  f* = 0 where n == 0 and c == 0, else exp(l - m')
+    i* = exp(i - m');  f* = exp(l - m'), but 0 where n == 0 and c == 0, or l - m' > bound
     c' = f* c + i* tanh(z)
     n' = max(f* n + i*, 1)
     h' = s(o) c' / n'
 
 m is a constant for differentiation: the gradient that reaches it is ignored and it passes none on. The gradient of the max
-in n' goes to the branch that won, to the sum on a tie.
+in n' goes to the branch that won, to the sum on a tie. The bound is reached only where n == 0 but c != 0: see `bound`.
 
 What `step` saves is chosen so that rounding it to 16 bits changes no decision: which of i*, f* is 1 and which branch of the
 max won are kept in sign bits, and s(-f), the derivative of logsigmoid(f), is kept rather than computed from a rounded s(f).
@@ -29,24 +29,29 @@ from .activations import through_sigmoid, through_tanh
 from .spec import CellSpec, Tensors
 
 
-def bounded_exp(x: Tensor) -> Tensor:
-    """exp(x), with x held below the bound from which even the square of exp(x) would leave the dtype's range.
+def bound(dtype: torch.dtype) -> float:
+    """The largest l - m' that counts: that of a f* whose square is still a number in `dtype`, which is that of the results.
 
-    l - m' is positive, and so may reach the bound, only where n == 0 but c != 0. The gradient is that of exp throughout.
+    Where n == 0 there is no history, m' = i, and l - m' may be anything. A c that stands there nevertheless, which only an
+    initial state can, is weighed by f* = exp(l - m'), as h' is, and the gradient of n by its square. So f* goes up to 255 in
+    float16, 1.8e19 in bfloat16 and float32, 1.3e154 in float64; where it would be larger, c counts as 0.
     """
-    bound = math.log(torch.finfo(x.dtype).max) / 3
-    return torch.exp(x - (x - bound).clamp(min=0).detach())
+    return math.log(torch.finfo(dtype).max) / 2
 
 
-def slstm_step(gates: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[Tensors, Tensors]:
-    """One step of the formula at the top of this file."""
+def slstm_step(
+    gates: Sequence[Tensor], states: Sequence[Tensor], dtype: Optional[torch.dtype] = None
+) -> tuple[Tensors, Tensors]:
+    """One step of the formula at the top of this file; `dtype` is that of the results, None that of the tensors."""
     i, f, z, o = gates
     _, c, n, m = states
     decayed = logsigmoid(f) + m.detach()
     no_history = n == 0
     m_new = torch.where(no_history, i, torch.maximum(i, decayed)).detach()
     i_star = torch.exp(i - m_new)
-    f_star = bounded_exp(decayed - m_new).masked_fill(no_history & (c == 0), 0)
+    exponent = decayed - m_new
+    forgotten = (no_history & (c == 0)) | (exponent > bound(dtype or i.dtype))
+    f_star = exponent.masked_fill(forgotten, -math.inf).exp()
     z, o = z.tanh(), o.sigmoid()
     c_new = f_star * c + i_star * z
     total = f_star * n + i_star
@@ -113,4 +118,5 @@ SLSTM = CellSpec(
     derivatives=slstm_derivatives,
     step_backward=slstm_step_backward,
     constant_states=("m",),
+    step_takes_dtype=True,
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 Tensors = tuple[Tensor, ...]
 
-Step = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[Tensors, Tensors]]
+Step = Callable[..., tuple[Tensors, Tensors]]
 """(gates, states) -> (new states, saved activations); every tensor has one shape, e.g. [B, NH, D]."""
 
 Derivatives = Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], Tensors]
@@ -43,6 +43,7 @@ class CellSpec:
             tensors that have an axis of time in front, which is faster than step by step.
         step_backward: the rest of the gradients by hand, for one step. A `None` among those of the old states means zero.
             That of h holds the direct path only: what comes through R is added by the caller.
+        step_takes_dtype: whether `step` has an argument `dtype`: that of the results, float16 with tensors of float32 too.
     """
 
     name: str
@@ -56,6 +57,7 @@ class CellSpec:
     derivatives: Derivatives
     step_backward: StepBackward
     constant_states: tuple[str, ...] = ()
+    step_takes_dtype: bool = False
 
     def __post_init__(self) -> None:
         if self.states[0] != "h":

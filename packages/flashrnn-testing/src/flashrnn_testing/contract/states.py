@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from flashrnn import flashrnn
+from flashrnn.cells import get_cell
 from flashrnn.dtypes import accumulate_dtype
 
 from ..results import compare, compare_bitwise, compute
@@ -61,6 +62,20 @@ class StateTests(ContractBase):
         if zeros != "none":
             states[:, :, :, :: 1 if zeros == "all" else 2] = 0
         for name, x in self.run(function, case._replace(Wx=Wx, states=states)).items():
+            assert torch.isfinite(x).all(), name
+
+    @pytest.mark.parametrize("input_gate", [-4.0, -200.0])
+    def test_c_without_n(self, function: str, dtype: torch.dtype, device: str, input_gate: float) -> None:
+        """It counts while the square of exp(l - m') is a number in the dtype: at -4 all of it but in float16, at -200 none."""
+        if "n" not in get_cell(function).states:
+            pytest.skip("has no n")
+        case = self.case(function, device, dtype, batch_size=8)
+        states, Wx = case.states.detach().clone(), case.Wx.detach().clone()
+        states[2], Wx[:, :, 0] = 0, Wx[:, :, 0] + input_gate
+        case = case._replace(states=states, Wx=Wx)
+        first = case._replace(Wx=Wx[:, :1])
+        compare(self.run(function, first), compute(self.reference_config(function), *first), dtype)
+        for name, x in self.run(function, case, include_backward=input_gate == -200).items():
             assert torch.isfinite(x).all(), name
 
     @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # an interpreter's, at 0 times infinity in padding

@@ -33,8 +33,8 @@ READS = {
 
 
 @triton.jit
-def step(CELL: tl.constexpr, MATH: tl.constexpr, g0, g1, g2, g3, h, c, n, m):
-    """Pre-activations and old states to new states (h, c, n, m) and activations (4)."""
+def step(CELL: tl.constexpr, MATH: tl.constexpr, DTYPE: tl.constexpr, g0, g1, g2, g3, h, c, n, m):
+    """Pre-activations and old states to new states (h, c, n, m) and activations (4), which will be stored as DTYPE."""
     if CELL == "elman":
         h = elman_step(g0, MATH)
     elif CELL == "gru":
@@ -42,7 +42,7 @@ def step(CELL: tl.constexpr, MATH: tl.constexpr, g0, g1, g2, g3, h, c, n, m):
     elif CELL == "lstm":
         h, c, g0, g1, g2, g3 = lstm_step(g0, g1, g2, g3, c, MATH)
     else:
-        h, c, n, m, g0, g1, g2, g3 = slstm_step(g0, g1, g2, g3, c, n, m, MATH)
+        h, c, n, m, g0, g1, g2, g3 = slstm_step(g0, g1, g2, g3, c, n, m, MATH, DTYPE)
     return h, c, n, m, g0, g1, g2, g3
 
 

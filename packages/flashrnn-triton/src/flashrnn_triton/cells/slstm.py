@@ -1,7 +1,7 @@
 """sLSTM: exponential input and forget gates, a normaliser n and a stabiliser m (Beck et al. 2024, xLSTM).
 
     l  = logsigmoid(f) + m;   m' = i where n == 0, else max(i, l)
-    i* = exp(i - m');         f* = 0 where n == 0 and c == 0, else exp(l - m')
+    i* = exp(i - m');         f* = exp(l - m'), but 0 where n == 0 and c == 0, or l - m' > bound
     c' = f* c + i* tanh(z);   n' = max(f* n + i*, 1);   h' = s(o) c' / n'
 
 m is a constant for differentiation. What is saved survives rounding to 16 bits: one of i*, f* is exactly 1, so one number
@@ -14,11 +14,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .activations import at_most, exp, is_negative, log1p, negated, reciprocal, sigmoid, tanh, through_sigmoid, through_tanh
+from .activations import exp, is_negative, log1p, negated, reciprocal, sigmoid, tanh, through_sigmoid, through_tanh
 
 
 @triton.jit
-def slstm_step(i, f, z, o, c, n, m, MATH: tl.constexpr):
+def slstm_step(i, f, z, o, c, n, m, MATH: tl.constexpr, DTYPE: tl.constexpr):
     """The new h, c, n and m, and what is saved: the exponentials, the slope, z, o."""
     z, o = tanh(z, MATH), sigmoid(o, MATH)
     small = exp(-tl.abs(f), MATH)
@@ -27,16 +27,27 @@ def slstm_step(i, f, z, o, c, n, m, MATH: tl.constexpr):
     first = n == 0
     input_is_one = first | (i >= decayed)
     m = tl.where(input_is_one, i, decayed)
-    # One of i*, f* is 1, this is the other; it is above 1 only where n == 0 but c != 0.
-    # The bound is log(largest float32) / 3: its exp squared is finite.
-    other = exp(tl.where(first, at_most(decayed - i, 29.5742797), -tl.abs(i - decayed)), MATH)
+    exponent = tl.where(first, decayed - i, -tl.abs(i - decayed))  # positive only where n == 0
+    forgotten = (first & (c == 0)) | (exponent > bound(DTYPE))
+    other = exp(tl.where(forgotten, float("-inf"), exponent), MATH)  # one of i*, f* is 1, this is the other
     i_star = tl.where(input_is_one, 1.0, other)
-    f_star = tl.where(input_is_one, tl.where(first & (c == 0), 0.0, other), 1.0)
+    f_star = tl.where(input_is_one, other, 1.0)
     c = f_star * c + i_star * z
     total = f_star * n + i_star
     n = tl.where(total < 1, 1.0, total)
     exponentials = tl.where(input_is_one, f_star, negated(other))
     return o * (c * reciprocal(n, MATH)), c, n, m, exponentials, tl.where(total < 1, negated(keep_f), keep_f), z, o
+
+
+@triton.jit
+def bound(DTYPE: tl.constexpr):
+    """Half the log of the largest number: `bound` in flashrnn.cells.slstm says what for."""
+    if DTYPE == tl.float16:
+        return 5.5449332
+    elif DTYPE == tl.bfloat16:
+        return 44.359463
+    else:
+        return 44.361420
 
 
 @triton.jit

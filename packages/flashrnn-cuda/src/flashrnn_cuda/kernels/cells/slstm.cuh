@@ -1,7 +1,7 @@
 // sLSTM: exponential input and forget gates, a normaliser n and a stabiliser m (Beck et al. 2024, xLSTM).
 //
 //   l  = logsigmoid(f) + m;   m' = i where n == 0, else max(i, l)
-//   i* = exp(i - m');         f* = 0 where n == 0 and c == 0, else exp(l - m')
+//   i* = exp(i - m');         f* = exp(l - m'), but 0 where n == 0 and c == 0, or l - m' > bound
 //   c' = f* c + i* tanh(z);   n' = max(f* n + i*, 1);   h' = s(o) c' / n'
 //
 // m is a constant for differentiation. What is saved survives rounding to 16 bits: one of i*, f* is exactly 1, so one number
@@ -24,8 +24,8 @@ struct Slstm {
     const S c = state[1], n = state[2], decayed = Math::log_sigmoid(f) + state[3];
     const S m = n == S(0) ? i : Math::max(i, decayed);
     const S i_star = Math::exp(i - m);
-    // l - m' is positive, and so may reach the bound, only where n == 0 but c != 0.
-    const S f_star = n == S(0) && c == S(0) ? S(0) : Math::exp(Math::min(decayed - m, Math::EXP_BOUND));
+    const S exponent = decayed - m;  // positive only where n == 0
+    const S f_star = (n == S(0) && c == S(0)) || exponent > Math::EXP_BOUND ? S(0) : Math::exp(exponent);
     const S total = f_star * n + i_star;
     const bool one_won = total < S(1);
     state[1] = f_star * c + i_star * z;

@@ -1,6 +1,7 @@
 // The functions that cells are made of, as exact as the element type T asks for. All compute in float.
 #pragma once
 
+#include "common/bounds.cuh"
 #include "common/types.cuh"
 
 namespace flashrnn {
@@ -31,7 +32,6 @@ __device__ __forceinline__ float fast_tanh(float x) {
 // What every type shares. Cells ask for: sigmoid, tanh, exp, log_sigmoid and divide too.
 struct FloatMath {
   using Scalar = float;
-  static constexpr float EXP_BOUND = 29.5742797f;  // log(FLT_MAX) / 3: the square of its exp is still finite
 
   static __device__ __forceinline__ float multiply_add(float x, float y, float z) { return fmaf(x, y, z); }
   static __device__ __forceinline__ float abs(float x) { return fabsf(x); }
@@ -43,6 +43,8 @@ struct FloatMath {
 // float16: relative errors far below 2^-12.
 template <class T>
 struct Math : FloatMath {
+  static constexpr float EXP_BOUND = float(flashrnn::EXP_BOUND<T>);
+
   static __device__ __forceinline__ float exp(float x) { return fast_exp2(x * LOG2_E); }
   static __device__ __forceinline__ float sigmoid(float x) { return fast_reciprocal(1.f + exp(-x)); }
   static __device__ __forceinline__ float tanh(float x) {
@@ -59,6 +61,8 @@ struct Math : FloatMath {
 // bfloat16: the hardware's tanh, within 2^-11.
 template <>
 struct Math<bf16> : Math<f16> {
+  static constexpr float EXP_BOUND = float(flashrnn::EXP_BOUND<bf16>);
+
   static __device__ __forceinline__ float tanh(float x) { return fast_tanh(x); }
   static __device__ __forceinline__ float sigmoid(float x) { return fmaf(fast_tanh(0.5f * x), 0.5f, 0.5f); }
 };
@@ -66,6 +70,8 @@ struct Math<bf16> : Math<f16> {
 // float32: the library's functions.
 template <>
 struct Math<float> : FloatMath {
+  static constexpr float EXP_BOUND = float(flashrnn::EXP_BOUND<float>);
+
   static __device__ __forceinline__ float exp(float x) { return expf(x); }
   static __device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
   static __device__ __forceinline__ float tanh(float x) { return tanhf(x); }
