@@ -29,7 +29,7 @@ def step(i: float, f: float, z: float, o: float, c: float, n: float, m: float) -
     decayed = logsigmoid(f) + m
     new_m = i if n == 0 else max(i, decayed)
     i_star = math.exp(i - new_m)
-    f_star = 0.0 if n == 0 and c == 0 or decayed - new_m > BOUND else math.exp(decayed - new_m)
+    f_star = 0.0 if (n == 0 and c == 0) or decayed - new_m > BOUND else math.exp(decayed - new_m)
     new_c = f_star * c + i_star * math.tanh(z)
     new_n = max(f_star * n + i_star, 1.0)
     return sigmoid(o) * new_c / new_n, new_c, new_n, new_m

@@ -40,11 +40,11 @@ def slstm_step(i, f, z, o, c, n, m, MATH: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def bound(DTYPE: tl.constexpr):
+def bound(dtype: tl.constexpr):
     """Half the log of the largest number: `bound` in flashrnn.cells.slstm says what for."""
-    if DTYPE == tl.float16:
+    if dtype == tl.float16:
         return 5.5449332
-    elif DTYPE == tl.bfloat16:
+    elif dtype == tl.bfloat16:
         return 44.359463
     else:
         return 44.361420
