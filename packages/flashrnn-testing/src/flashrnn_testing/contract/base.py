@@ -9,10 +9,15 @@ import torch
 from torch import Tensor
 
 from flashrnn import FlashRNNConfig
-from flashrnn.cells import CELLS
+from flashrnn.cells import CELLS, get_cell
+from flashrnn.discovery import AUTO, find
+from flashrnn.errors import BackendUnavailable, ConfigError, FlashRNNError, describe
 
 from ..inputs import create_inputs, default_device
 from ..results import compute
+
+SWEEPS = {"functions": str, "dtypes": torch.dtype, "devices": str, "head_dims": int}
+"""The attributes that tests are repeated for, and what they are tuples of."""
 
 
 class Case(NamedTuple):
@@ -29,7 +34,7 @@ class ContractBase:
     """The attributes that a backend's suite sets, and helpers.
 
     Attributes:
-        backend: its name. The only one that has no default.
+        backend: its name. The only one that has no default; without it, or with one that no package offers, pytest stops.
         functions: what it computes.
         dtypes: what it computes in.
         devices: where it runs; None: the GPU if there is one, else the CPU.
@@ -50,6 +55,7 @@ class ContractBase:
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Fill the arguments `function`, `dtype`, `device` and `head_dim` of tests from the attributes."""
+        check_attributes(type(self))
         devices = self.devices or (default_device().type,)
         values = {"function": self.functions, "dtype": self.dtypes, "device": devices, "head_dim": self.head_dims}
         for name, choices in values.items():
@@ -90,3 +96,35 @@ class ContractBase:
     def run(self, function: str, case: Case, **keywords: Any) -> dict[str, Tensor]:
         """Every result and gradient of this backend by name."""
         return compute(self.config(function), *case, **keywords)
+
+
+def check_attributes(suite: type[ContractBase]) -> None:
+    """Stop pytest where it collects the suite, once and not in each of its tests, if an attribute makes no sense.
+
+    A backend that is there counts, whether or not it runs on this machine: that its tests say.
+    """
+    try:
+        for name in ("backend", "reference"):
+            check_name(name, getattr(suite, name, None))
+        for name, kind in SWEEPS.items():
+            values = getattr(suite, name)
+            is_sweep = isinstance(values, (tuple, list)) and values and all(isinstance(x, kind) for x in values)
+            if not is_sweep and (name, values) != ("devices", None):
+                raise ConfigError(describe(name, f"a tuple of one {kind.__name__} or more", repr(values)))
+        for function in suite.functions:
+            get_cell(function)
+    except FlashRNNError as error:
+        raise pytest.Collector.CollectError(f"{suite.__name__}: {error}") from error
+
+
+def check_name(attribute: str, name: object) -> None:
+    """A FlashRNNError unless it names a backend that could be imported."""
+    if not isinstance(name, str) or name == AUTO:
+        raise ConfigError(
+            describe(attribute, "the name of a backend", repr(name), f'Write `{attribute} = "mine"` in the class.')
+        )
+    candidate = find(name)
+    if candidate.error is not None:
+        raise BackendUnavailable(candidate.error)
+    if candidate.name != name:
+        raise ConfigError(describe(attribute, f"{candidate.name!r}", f"its alias {name!r}"))
