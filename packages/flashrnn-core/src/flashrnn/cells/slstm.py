@@ -33,8 +33,8 @@ def bound(dtype: torch.dtype) -> float:
     """The largest l - m' that counts: that of the largest f* whose square is a number in `dtype`, that of the results.
 
     Where n == 0 there is no history, m' = i, and l - m' may be anything. A c that is there nevertheless, as only an initial
-    state can be, is weighed by f* = exp(l - m'): h' grows with f*, the gradient of n with its square. So f* goes up to 255 in
-    float16, 1.8e19 in bfloat16 and float32, 1.3e154 in float64; where it would be larger, c counts as 0.
+    state can be, is weighed by f* = exp(l - m'): h' grows with f*, the gradient of n with its square. So f* is at most 255
+    in float16, 1.8e19 in bfloat16 and float32, 1.3e154 in float64; where it would be larger, c counts as 0.
     """
     return math.log(torch.finfo(dtype).max) / 2
 
