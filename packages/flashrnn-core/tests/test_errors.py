@@ -100,6 +100,10 @@ def test_shapes(changed: dict[str, Any], argument: str, expected: str, got: str)
     [
         ("Wx", zeros(B, T, NH, 4, D), "NG and NH"),
         ("Wx", zeros(B, T, 4, D, NH), "NH and D"),
+        ("Wx", zeros(B, 4, T, NH, D), "T and NG"),
+        ("Wx", zeros(B, NH, 4, T, D), "T and NH"),
+        ("Wx", zeros(B, D, 4, NH, T), "T and D"),
+        ("Wx", zeros(B, NH, NH, 4, D), "NG and NH"),  # with T = NH, T and NG could be meant too
         ("R", zeros(NH, 4, D, D), "NG and NH"),
         ("b", zeros(NH, 4, D), "NG and NH"),
         ("b", zeros(4, D, NH), "NH and D"),
@@ -113,6 +117,26 @@ def test_swapped_axes_are_recognised(argument: str, given: Tensor, swapped: str)
     message = refusal(ShapeError, **{argument: given})
     assert message.startswith(f"{argument}: expected ")
     assert f"The axes {swapped} look swapped" in message
+
+
+def test_swapped_axes_of_time_first() -> None:
+    config = FlashRNNConfig(input_shape="TBGHD")
+    message = refusal(ShapeError, Wx=zeros(4, B, T, NH, D), config=config)
+    assert message.endswith("The axes T and NG look swapped for input_shape 'TBGHD'.")
+
+
+@pytest.mark.parametrize(
+    ("given", "todo"),
+    [
+        (zeros(B, T, 4 * NH * D), "Write Wx.unflatten(-1, (4, 3, 4)), if its features are in that order."),
+        (zeros(B, T, 4, NH * D), "Write Wx.unflatten(-1, (3, 4)), if its features are in that order."),
+        (zeros(B, 4 * NH * D, T), "Its last two axes look swapped, of which NG, NH and D have to be the last."),
+        (zeros(B, T, 47), "got shape [2, 5, 47]."),
+        (zeros(B, T), "got shape [2, 5]."),
+    ],
+)
+def test_flat_axes_are_recognised(given: Tensor, todo: str) -> None:
+    assert refusal(ShapeError, Wx=given).endswith(todo)
 
 
 @pytest.mark.parametrize(
@@ -202,13 +226,26 @@ def test_all_on_another_device_than_the_cpu_is_no_error() -> None:
     assert states.device.type == "meta" and states.shape == (2, B, T, NH, D)
 
 
-@pytest.mark.parametrize("value", [-1.0, 0, 0.0, float("nan"), float("inf"), -float("inf"), 1e39, True, "1"])
+@pytest.mark.parametrize("value", [-1.0, 0, 0.0, float("nan"), float("inf"), -float("inf"), 1e39, 10**400, True, "1"])
 @pytest.mark.parametrize("option", ["forward_clipval", "gradient_recurrent_clipval"])
 def test_clip_values(option: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         FlashRNNConfig(**{option: value})
     message = str(caught.value)
     assert message.startswith(f"{option}: expected None or a number above 0") and f", got {value!r}." in message
+
+
+@pytest.mark.parametrize("name", ["float16", "float32", "float64", "int64"])
+def test_clip_values_of_numpy(name: str) -> None:
+    numpy = pytest.importorskip("numpy")
+    value = getattr(numpy, name)(2)
+    config = FlashRNNConfig(forward_clipval=value, gradient_recurrent_clipval=value)
+    assert config == FlashRNNConfig(forward_clipval=2, gradient_recurrent_clipval=2.0)
+    assert type(config.forward_clipval) is type(config.gradient_recurrent_clipval) is float
+    call(config=config)
+    for wrong in (getattr(numpy, name)(-1), numpy.float32("nan"), numpy.bool_(True), numpy.ones(1, name)):
+        with pytest.raises(ConfigError, match="forward_clipval: expected None or a number above 0"):
+            FlashRNNConfig(forward_clipval=wrong)
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,12 @@ def test_a_size_that_is_none_is_an_error(name: str, least: int, value: Any) -> N
     assert explain(**{**sizes, name: least}).backend is not None
 
 
+def test_sizes_of_numpy() -> None:
+    numpy = pytest.importorskip("numpy")
+    told = explain(*(numpy.int64(size) for size in (1, 2, 3, 4)), device="cpu")
+    assert told.problem == explain(1, 2, 3, 4, device="cpu").problem and type(told.problem.batch_size) is int
+
+
 @pytest.mark.parametrize("device", ["", "gpu", "cuda:", "cuda:-1", True, 1.0], ids=repr)
 def test_a_device_that_torch_does_not_know_is_an_error(device: Any) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -38,6 +38,13 @@ def test_options(options: dict[str, Any], message: str) -> None:
     assert str(caught.value) == message
 
 
+def test_sizes_of_numpy() -> None:
+    numpy = pytest.importorskip("numpy")
+    layer = flashrnn.nn.LSTM(*(numpy.int64(size) for size in (E, H, 2)), num_heads=numpy.int32(2))
+    kept = (layer.input_size, layer.hidden_size, layer.num_layers, layer.num_heads, layer.head_dim)
+    assert kept == (E, H, 2, 2, H // 2) and {type(size) for size in kept} == {int}
+
+
 @pytest.mark.parametrize("nonlinearity", ["relu", None])
 def test_only_tanh(nonlinearity: Any) -> None:
     message = f"nonlinearity: expected 'tanh', got {nonlinearity!r}. torch.nn.RNN has 'relu', flashrnn.nn has not."

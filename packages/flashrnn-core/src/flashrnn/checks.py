@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from math import prod
+from numbers import Integral
 from typing import Any, Optional, Union
 
 import torch
@@ -60,10 +62,11 @@ def check_inputs(
     return initial
 
 
-def check_size(name: str, value: Any, least: int) -> None:
-    """A ConfigError unless value is an integer of at least that."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+def check_size(name: str, value: Any, least: int) -> int:
+    """The value, an integer or one of numpy's, as an int; a ConfigError unless it is at least that."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ConfigError(describe(name, f"an integer of at least {least}", repr(value)))
+    return int(value)
 
 
 def check_tensor(name: str, x: Any) -> None:
@@ -100,7 +103,8 @@ def _sizes(Wx: Tensor, R: Tensor, b: Tensor, cell: CellSpec, input_shape: str) -
     """Size by axis letter: B and T from Wx, the rest from the cell; NH and D by majority of Wx, R and b."""
     in_Wx, in_R, in_b = Wx.shape, R.shape, b.shape
     if len(in_Wx) != len(input_shape):
-        raise ShapeError(describe("Wx", f"{len(input_shape)} axes {spell(input_shape)}", f"shape {list(in_Wx)}"))
+        todo = _flat_hint(in_Wx, in_R, len(cell.input_gates))
+        raise ShapeError(describe("Wx", f"{len(input_shape)} axes {spell(input_shape)}", f"shape {list(in_Wx)}", todo))
     if len(in_R) != 4 or in_R[2] != in_R[3]:
         todo = "R[g, n, out, in] is one square matrix for each gate and head."
         raise ShapeError(describe("R", "4 axes [NG, NH, D, D]", f"shape {list(in_R)}", todo))
@@ -137,15 +141,33 @@ def _check_shape(
 
 
 def _swap_hint(got: tuple[int, ...], layout: str, expected: tuple[int, ...], option: str) -> str:
-    """A sentence when exchanging two axes of what came would give what is expected."""
+    """A sentence when exchanging two axes of what came would give what is expected.
+
+    With `option`, T is expected to be what it is in Wx itself: whatever stands where T and another axis were exchanged.
+    """
     if len(got) != len(expected):
         return ""
+    found = []
     for one, other in combinations(range(len(got)), 2):
         swapped = list(got)
         swapped[one], swapped[other] = swapped[other], swapped[one]
-        if tuple(swapped) == expected:
-            axes = f"{LETTERS[layout[one]]} and {LETTERS[layout[other]]}"
-            return f"The axes {axes} look swapped" + (f" for input_shape {option!r}." if option else ".")
+        if all(x == y or (option and letter == "T") for x, y, letter in zip(swapped, expected, layout)):
+            found.append(f"{LETTERS[layout[one]]} and {LETTERS[layout[other]]}")
+    if not found:
+        return ""
+    likely = next((axes for axes in found if "T" not in axes.split()), found[0])
+    return f"The axes {likely} look swapped" + (f" for input_shape {option!r}." if option else ".")
+
+
+def _flat_hint(Wx: torch.Size, R: torch.Size, gates: int) -> str:
+    """A sentence when a Wx of too few axes has the last of them in one."""
+    if len(R) != 4 or len(Wx) not in (3, 4):
+        return ""
+    features = (gates, R[1], R[2])[len(Wx) - 3 :]
+    if Wx[-1] == prod(features):
+        return f"Write Wx.unflatten(-1, {features}), if its features are in that order."
+    if len(Wx) == 3 and Wx[1] == prod(features):
+        return "Its last two axes look swapped, of which NG, NH and D have to be the last."
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Any, Optional, Union
 
 import torch
@@ -51,8 +52,8 @@ class FlashRNNConfig:
         parse_dtype(self.dtype)
         if not isinstance(self.backend, str):
             raise ConfigError(describe("backend", "a string", repr(self.backend)))
-        _check_clipval("forward_clipval", self.forward_clipval)
-        _check_clipval("gradient_recurrent_clipval", self.gradient_recurrent_clipval)
+        for name in ("forward_clipval", "gradient_recurrent_clipval"):
+            object.__setattr__(self, name, _as_clipval(name, getattr(self, name)))
         _check_bool("gradient_recurrent_cut", self.gradient_recurrent_cut)
         _check_among("input_shape", self.input_shape, INPUT_SHAPES)
         _check_among("output_shape", self.output_shape, OUTPUT_SHAPES)
@@ -72,11 +73,17 @@ class FlashRNNConfig:
 FIELDS = tuple(field.name for field in fields(FlashRNNConfig))
 
 
-def _check_clipval(name: str, value: object) -> None:
+def _as_clipval(name: str, value: Any) -> Optional[float]:
+    """A real number, numpy's too, as a float."""
     if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST_CLIPVAL:
+        return None
+    try:
+        number = 0.0 if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:
+        number = 0.0
+    if not 0 < number <= LARGEST_CLIPVAL:
         raise ConfigError(describe(name, f"None or a number above 0, at most {LARGEST_CLIPVAL:.3g}", repr(value)))
+    return number
 
 
 def _check_bool(name: str, value: object) -> None:

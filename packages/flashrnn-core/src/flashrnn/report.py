@@ -85,18 +85,14 @@ def explain(
     Raises:
         ConfigError: an argument has a value that it cannot have.
     """
-    check_size("batch_size", batch_size, 0)
-    check_size("sequence_size", sequence_size, 0)
-    check_size("num_heads", num_heads, 1)
-    check_size("head_dim", head_dim, 1)
     config = merge_config(config, function, backend, dtype)
     settled = parse_dtype(config.dtype) or torch.float32
     problem = Problem(
         config=config.settle(config.function, config.backend, settled),
-        batch_size=batch_size,
-        sequence_size=sequence_size,
-        num_heads=num_heads,
-        head_dim=head_dim,
+        batch_size=check_size("batch_size", batch_size, 0),
+        sequence_size=check_size("sequence_size", sequence_size, 0),
+        num_heads=check_size("num_heads", num_heads, 1),
+        head_dim=check_size("head_dim", head_dim, 1),
         device=_parse_device(device),
         states_dtype=settled,
         requires_grad=requires_grad,

@@ -19,10 +19,13 @@ CAST_BY_AUTOCAST = (torch.float32, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def check_options(sizes: Mapping[str, Any], flags: Mapping[str, Any], dropout: Any, proj_size: Any) -> None:
-    """Check the arguments of a layer's constructor: sizes and flags by name, among them hidden_size and num_heads."""
-    for name, value in sizes.items():
-        check_size(name, value, 1)
+def check_options(sizes: Mapping[str, Any], flags: Mapping[str, Any], dropout: Any, proj_size: Any) -> list[int]:
+    """Check the arguments of a layer's constructor: sizes and flags by name, among them hidden_size and num_heads.
+
+    Returns:
+        The sizes, as integers of Python.
+    """
+    checked = [check_size(name, value, 1) for name, value in sizes.items()]
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise ConfigError(describe(name, "True or False", repr(value)))
@@ -34,6 +37,7 @@ def check_options(sizes: Mapping[str, Any], flags: Mapping[str, Any], dropout: A
     hidden_size, num_heads = sizes["hidden_size"], sizes["num_heads"]
     if hidden_size % num_heads:
         raise ConfigError(describe("num_heads", f"a divisor of hidden_size = {hidden_size}", repr(num_heads)))
+    return checked
 
 
 def check_input(x: Any, input_size: int, weight: Tensor, batch_first: bool) -> str:

@@ -82,7 +82,7 @@ class RNNBase(Module):
         super().__init__()
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers, "num_heads": num_heads}
         flags = {"bias": bias, "batch_first": batch_first, "bidirectional": bidirectional}
-        check_options(sizes, flags, dropout, proj_size)
+        input_size, hidden_size, num_layers, num_heads = check_options(sizes, flags, dropout, proj_size)
         if dropout > 0 and num_layers == 1:
             warnings.warn(f"dropout={dropout} acts between layers, and num_layers is 1: it does nothing.", stacklevel=2)
         FlashRNNConfig(self.function, backend)
