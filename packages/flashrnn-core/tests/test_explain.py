@@ -111,6 +111,27 @@ def test_a_gpu_that_is_not_there_can_be_asked_about_without_a_warning(plug_ins: 
         assert explain(1, 2, 3, 4, device="cuda", backend="vanilla").backend == "vanilla"
 
 
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "xpu"])
+def test_a_device_that_is_not_there_takes_nothing(plug_ins: PlugIns, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    kind = torch.device(device).type
+    monkeypatch.setattr(getattr(torch, kind), "device_count", lambda: torch.device(device).index or 0)
+    plug_ins.offer("kernel", FakeKernel("kernel", refuses=(kind,)))
+    told = explain(1, 2, 3, 4, device=device)
+    assert not told.device_is_here and "takes" not in str(told).partition("takes nothing")[2]
+    lines = str(told).splitlines()
+    assert lines[0].endswith(f"float32 on {device}, which this machine does not have: backend 'auto' takes nothing")
+    assert lines[1].endswith(f"kernel has no {kind}, found {kind}; vanilla_fwbw has it.")
+    assert lines[2:4] == ["vanilla_fwbw  would work there", "vanilla       would work there"]
+    monkeypatch.setattr(getattr(torch, kind), "device_count", lambda: 2)
+    told = explain(1, 2, 3, 4, device=device)
+    assert told.device_is_here and str(told).splitlines()[0].endswith(f"on {device}: backend 'auto' takes vanilla_fwbw")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:1", "meta"])
+def test_a_device_that_is_always_there(device: str) -> None:
+    assert explain(1, 2, 3, 4, device=device).device_is_here
+
+
 def test_a_config_counts_as_in_a_call(plug_ins: PlugIns) -> None:
     config = FlashRNNConfig("gru", "vanilla", "float64", recompute=True)
     told = explain(1, 2, 3, 4, config=config, device="cpu")

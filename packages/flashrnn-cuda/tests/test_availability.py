@@ -34,8 +34,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("has_gpu", "todo"),
     [
-        (True, "move them with x.to('cuda')."),
-        (False, "no CUDA GPU is found here, backend='vanilla_fwbw' computes on 'cpu'."),
+        (True, "not on 'cpu': move tensors there with x.to('cuda')."),
+        (False, "of which none is found; backend='vanilla_fwbw' computes on 'cpu'."),
     ],
 )
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -44,7 +44,7 @@ def test_on_a_cpu_tensor(monkeypatch: pytest.MonkeyPatch, backend: Any, has_gpu:
     inputs = create_inputs(2, 3, 1, 4, "lstm", create_states=False, device="cpu")
     with pytest.raises(BackendUnavailable) as caught:
         flashrnn(*inputs, backend=backend.name)
-    assert str(caught.value) == f"{backend.name} computes on NVIDIA GPUs, the tensors are on 'cpu': {todo}"
+    assert str(caught.value) == f"{backend.name} computes on NVIDIA GPUs, {todo}"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

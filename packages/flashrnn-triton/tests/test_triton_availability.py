@@ -136,8 +136,8 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("has_gpu", "todo"),
     [
-        (True, "move them with x.to('cuda')."),
-        (False, "no CUDA GPU is found here, backend='vanilla_fwbw' computes on 'cpu'."),
+        (True, "not on 'cpu': move tensors there with x.to('cuda')."),
+        (False, "of which none is found; backend='vanilla_fwbw' computes on 'cpu'."),
     ],
 )
 def test_on_a_cpu_tensor(monkeypatch: pytest.MonkeyPatch, has_gpu: bool, todo: str) -> None:
@@ -146,7 +146,7 @@ def test_on_a_cpu_tensor(monkeypatch: pytest.MonkeyPatch, has_gpu: bool, todo: s
     inputs = create_inputs(2, 3, 2, 4, "lstm", create_states=False, device="cpu")
     with pytest.raises(BackendUnavailable) as caught:
         flashrnn(*inputs, backend="triton")
-    assert str(caught.value).startswith(f"triton_fused computes on NVIDIA GPUs, the tensors are on 'cpu': {todo}")
+    assert str(caught.value).startswith(f"triton_fused computes on NVIDIA GPUs, {todo}")
     assert "TRITON_INTERPRET=1" in str(caught.value)
 
 

@@ -59,12 +59,11 @@ class Backend(ABC):
 
 
 def why_no_nvidia_gpu(backend: str, device: torch.device) -> Optional[str]:
-    """None if `device` is an NVIDIA GPU; else why `backend`, which computes on these alone, does not take tensors there."""
+    """None if `device` is an NVIDIA GPU; else why `backend`, which computes on these alone, does not compute there."""
     if torch.version.hip is not None:
         return f"{backend} computes on NVIDIA GPUs, this PyTorch was built for ROCm."
     if device.type == "cuda":
         return None
-    todo = f"no CUDA GPU is found here, backend='vanilla_fwbw' computes on {device.type!r}"
     if torch.cuda.is_available():
-        todo = "move them with x.to('cuda')"
-    return f"{backend} computes on NVIDIA GPUs, the tensors are on {device.type!r}: {todo}."
+        return f"{backend} computes on NVIDIA GPUs, not on {device.type!r}: move tensors there with x.to('cuda')."
+    return f"{backend} computes on NVIDIA GPUs, of which none is found; backend='vanilla_fwbw' computes on {device.type!r}."

@@ -29,30 +29,35 @@ class Explanation:
     """Which backend a call takes, and why each other one does not.
 
     Attributes:
-        backend: the backend that runs, or None if the call would raise.
+        backend: the backend that runs, or None if the call would raise; on a device that is not here, the one that would.
         reasons: for every backend, why it does not solve the problem; None where it does.
         plans: for every backend that does, how it would, as far as it says.
         problem: the shapes and options asked about.
+        device_is_here: whether this machine has the device. Without it no call can run, and those backends that have to ask
+            the device say that in `reasons`.
     """
 
     backend: Optional[str]
     reasons: dict[str, Optional[str]]
     plans: dict[str, str]
     problem: Problem
+    device_is_here: bool = True
 
     def __str__(self) -> str:
         problem, config = self.problem, self.problem.config
+        place = str(problem.device) if self.device_is_here else f"{problem.device}, which this machine does not have"
         head = (
             f"{config.function}, B {problem.batch_size}, T {problem.sequence_size}, {problem.num_heads} x "
-            f"{problem.head_dim}, {str(config.dtype).replace('torch.', '')} on {problem.device}: "
-            f"backend {config.backend!r} takes {self.backend or 'nothing'}"
+            f"{problem.head_dim}, {str(config.dtype).replace('torch.', '')} on {place}: "
+            f"backend {config.backend!r} takes {(self.device_is_here and self.backend) or 'nothing'}"
         )
         rows = [(name, reason or self._how(name)) for name, reason in self.reasons.items()]
         return head + "\n" + table(rows)
 
     def _how(self, name: str) -> str:
         plan = self.plans.get(name)
-        return ("taken" if name == self.backend else "would work too") + (f": {plan}" if plan else "")
+        verdict = "taken" if name == self.backend else "would work too"
+        return (verdict if self.device_is_here else "would work there") + (f": {plan}" if plan else "")
 
 
 def explain(
@@ -75,7 +80,8 @@ def explain(
     Args:
         batch_size, sequence_size, num_heads, head_dim: B and T from 0 up, NH and D from 1 up.
         function, config, backend, dtype: as for `flashrnn()`; dtype None means float32 here.
-        device: where the tensors would lie, be it on this machine or not; None: the GPU if there is one, else the CPU.
+        device: where the tensors would lie; None: the GPU if there is one, else the CPU. One that this machine does not have
+            can be asked about, see `Explanation.device_is_here`.
         requires_grad: whether gradients are wanted.
         lengths, resets: whether those arguments would be given.
 
@@ -108,7 +114,8 @@ def explain(
             name, reasons[config.backend] = config.backend, str(error)
         usable = [name] if name in usable else []
     plans = {found.name: found.how(problem) for found in candidates() if reasons.get(found.name, "unknown") is None}
-    return Explanation(usable[0] if usable else None, {**reasons, **not_installed()}, plans, problem)
+    reasons.update(not_installed())
+    return Explanation(usable[0] if usable else None, reasons, plans, problem, _is_here(problem.device))
 
 
 def _parse_device(device: Union[str, torch.device, None]) -> torch.device:
@@ -119,6 +126,12 @@ def _parse_device(device: Union[str, torch.device, None]) -> torch.device:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ConfigError(describe("device", "a device by its name in torch, 'cpu' or 'cuda:0'", repr(device))) from error
+
+
+def _is_here(device: torch.device) -> bool:
+    """Whether this machine has the device, as far as torch counts devices of that type."""
+    count = getattr(getattr(torch, device.type, None), "device_count", None)
+    return device.type == "cpu" or count is None or (device.index or 0) < count()
 
 
 def report() -> dict[str, Any]:
