@@ -30,6 +30,7 @@ BACKENDS = (
     "cuda_fused cluster",
     "cuda_fused grid",
     "cuda_fused clusters",
+    "cuda_fused mailed",
     "cuda",
     "triton_fused",
 )

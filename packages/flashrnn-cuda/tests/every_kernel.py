@@ -18,7 +18,7 @@ from flashrnn_cuda.fused import forced
 from flashrnn_testing import create_inputs
 from flashrnn_testing.inputs import random_masks
 
-EXCHANGES = ("local", "cluster", "grid", "clusters")
+EXCHANGES = ("local", "cluster", "grid", "clusters", "mailed")
 CLIPPED = {"forward_clipval": 1.0, "gradient_recurrent_clipval": 1.0}
 
 

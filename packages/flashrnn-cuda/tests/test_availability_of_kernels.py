@@ -197,7 +197,7 @@ def test_a_layout_that_there_is_not_cannot_be_forced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("room", "of_clusters", "expected"), [(132, 120, "Clusters<"), (132, 8, "Grid<"), (4, 4, "room for 4")]
+    ("room", "of_clusters", "expected"), [(132, 120, "Clusters<"), (132, 8, "Mailed<"), (4, 4, "room for 4")]
 )
 def test_where_clusters_find_no_room_a_grid_takes_their_place(
     monkeypatch: pytest.MonkeyPatch, room: int, of_clusters: int, expected: str

@@ -19,8 +19,8 @@ from flashrnn_testing import BackendContract, create_inputs, model_test
 
 pytestmark = pytest.mark.gpu
 
-EXCHANGES = ("cluster", "grid", "clusters")
-HEADS = (129, 192, 200, 256, 384, 500, 512, 640, 768, 1000, 1024)
+EXCHANGES = ("cluster", "grid", "clusters", "mailed")
+HEADS = (129, 192, 200, 256, 384, 500, 512, 640, 768, 1000, 1024, 1536, 2048)
 
 
 @pytest.fixture
@@ -59,6 +59,16 @@ class TestGrid(BackendContract):
 @pytest.mark.usefixtures("exchange")
 class TestClusters(BackendContract):
     """On the way back through both; forward, through L2."""
+
+    backend = "cuda_fused"
+    has_infinity_in_float32 = False
+    head_dims = (9, 33, 64)
+
+
+@pytest.mark.parametrize("exchange", ["mailed"], indirect=True)
+@pytest.mark.usefixtures("exchange")
+class TestMailed(BackendContract):
+    """Through L2 right into operands, on the way back too."""
 
     backend = "cuda_fused"
     has_infinity_in_float32 = False

@@ -80,7 +80,7 @@ def test_takes_the_fastest_on_an_h200(head_dim: int, num_heads: int, batch_size:
         ("lstm", 768, 16, "clusters", 48, 8, 8),
         ("slstm", 768, 16, "clusters", 48, 8, 8),
         ("gru", 768, 16, "clusters", 48, 8, 8),
-        ("elman", 768, 16, "clusters", 48, 4, 8),
+        ("elman", 768, 16, "mailed", 32, 1, 8),
         ("lstm", 768, 64, "clusters", 24, 8, 16),
         ("lstm", 768, 256, "clusters", 24, 8, 16),
     ],
@@ -93,6 +93,13 @@ def test_takes_the_fastest_way_back_on_an_h200(
     assert (found.exchange, found.ctas, found.cluster, found.rows) == (exchange, ctas, cluster, rows)
 
 
+@pytest.mark.parametrize("direction", [0, 1])
+@pytest.mark.parametrize("function", CELLS)
+def test_trains_2048_units_on_an_h200(function: str, direction: int) -> None:
+    found = plan(passes(function, 2, 2048, 1, 16)[direction], BY_NAME["H200"])
+    assert isinstance(found, Layout) and found.exchange in ("grid", "mailed")
+
+
 @pytest.mark.parametrize(("function", "head_dim"), [*((function, 768) for function in CELLS), ("lstm", 1024)])
 def test_all_of_r_stays_in_registers_where_operands_come_by_mail(function: str, head_dim: int) -> None:
     found = plan(passes(function, 2, head_dim, 1, 16)[0], BY_NAME["H200"])
@@ -103,7 +110,7 @@ def test_all_of_r_stays_in_registers_where_operands_come_by_mail(function: str, 
 
 def test_an_older_device_has_no_clusters() -> None:
     found = {layout.exchange for wanted in passes("lstm", 2, 64) for layout in layouts(wanted, BY_NAME["A100"])}
-    assert found == {"local", "grid"}
+    assert found == {"local", "grid", "mailed"}
 
 
 @pytest.mark.parametrize("device", BY_NAME.values(), ids=lambda device: device.name)

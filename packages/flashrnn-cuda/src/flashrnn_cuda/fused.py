@@ -24,7 +24,7 @@ from .device import device, index_of
 from .driver import Function
 from .gradients import fill_weight_and_bias_gradients, gate_gradients, gradient_limits
 from .launch import function
-from .plan import THROUGH_L2, Layout, Pass, plan, tiles_of, waves
+from .plan import THROUGH_L2, Layout, Pass, fastest, layouts, plan, tiles_of, waves
 from .recompute import recompute_saved
 
 
@@ -158,7 +158,7 @@ def kernel_of(problem: Problem, direction: str, layout: Layout, piece: int, outs
 
 
 def way_back(problem: Problem, piece: int, outside: bool) -> tuple[Layout, Kernel]:
-    """The layout and the kernel of the backward pass: those of a grid where the clusters planned find no room on the device.
+    """The layout and the kernel of the backward pass: without clusters where those planned find no room on the device.
 
     Which SMs form clusters differs even between GPUs of one name; the driver knows, once the kernel is loaded.
     """
@@ -166,8 +166,11 @@ def way_back(problem: Problem, piece: int, outside: bool) -> tuple[Layout, Kerne
     kernel = kernel_of(problem, "backward", layout, piece, outside)
     if layout.exchange != "clusters" or loaded(problem, kernel, layout).resident(layout.threads) >= layout.ctas:
         return layout, kernel
-    grid = settled(plan(pass_of(problem, "backward"), device(index_of(problem.device)), exchange="grid"))
-    return grid, kernel_of(problem, "backward", grid, piece, outside)
+    wanted, gpu = pass_of(problem, "backward"), device(index_of(problem.device))
+    without_clusters = [x for x in layouts(wanted, gpu) if x.cluster == 1]
+    if without_clusters:
+        layout = fastest(without_clusters, wanted, gpu)
+    return layout, kernel_of(problem, "backward", layout, piece, outside)
 
 
 def is_limited(config: FlashRNNConfig) -> bool:

@@ -38,6 +38,7 @@ MOST_COLUMNS = {
     ("forward", "grid"): 4,
     ("backward", "grid"): 1,
     ("backward", "clusters"): 4,
+    ("backward", "mailed"): 1,
 }
 """For more, or in float32, registers do not suffice; the gates of more rows take a grid longer than another wave."""
 
@@ -46,14 +47,15 @@ MAX_TEAMS = 15
 
 OVERHEAD = {("forward", 1): 76, ("forward", 2): 120, ("backward", 1): 100, ("backward", 2): 124}
 """Registers a thread needs besides those that hold R, by direction and blocks a warp: found by compiling, none spills."""
-STATE_OVERHEAD = {"local": 4, "cluster": 12, "grid": 8, "clusters": 12}
+STATE_OVERHEAD = {"local": 4, "cluster": 12, "grid": 20, "clusters": 12}
 """The same, on top, for each state beyond two on the way back."""
 SPLIT_OVERHEAD = {"local": 72, "cluster": 80, "grid": 72, "clusters": 80}
 """The same, on top, where a float32 product is made of three."""
 MAIL_OVERHEAD = {"forward": {"grid": 44}, "backward": {"grid": 20, "clusters": 28}}
 """The same, on top, where a thread looks at several places in a mailbox."""
 
-BY_MAIL_OVERHEAD, MOST_PIECES = {2: (70, 100), 4: (100, 130)}, 4
+BY_MAIL_OVERHEAD = {"forward": {2: (70, 100), 4: (100, 130)}, "backward": {2: (84, 120), 4: (120, 150)}}
+MOST_PIECES = 4
 """By bytes of an element, where operands come out of a mailbox: if all of R stays in registers, if not; pieces of 16 bytes
 that a lane fetches at a time."""
 
@@ -64,7 +66,8 @@ CLUSTER_SIZES = (2, 4, 8, 16)
 USABLE = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """Of all SMs, by the size of clusters, as measured on an H200: 132, 132, 120, 120 and 112."""
 
-THROUGH_L2 = ("grid", "clusters")
+THROUGH_L2 = ("grid", "clusters", "mailed")
+ONLY_BACK = ("clusters", "mailed")
 """Exchanges that have a mailbox; they take all CTAs of a tile at a time."""
 
 BARRIER_BYTES, MAILBOX_SLOTS = 16, 16
@@ -77,7 +80,7 @@ class Layout:
 
     Attributes:
         exchange: how CTAs hand each other what the next step reads, as in kernels/exchange: "local", "cluster", "grid" or,
-            on the way back, "clusters".
+            on the way back, "clusters" or "mailed".
         ctas: how many share a head and a tile of batch rows.
         cluster: of those, how many form a cluster.
         D: head_dim rounded up.
@@ -116,6 +119,7 @@ class Layout:
             "local": "one SM",
             "cluster": f"a cluster of {self.ctas} SMs",
             "grid": f"{self.ctas} SMs through L2",
+            "mailed": f"{self.ctas} SMs through L2",
             "clusters": f"{self.ctas} SMs in clusters of {self.cluster} through L2",
         }
         return f"{tiles[self.exchange]} a tile of {self.rows} rows, about {self.step_ns / 1000:.2f} us a step"
@@ -165,10 +169,10 @@ def plan(
     Args:
         wanted: what to plan for.
         device: where.
-        exchange, ctas, cluster, columns: None: whatever is fastest; else this one, for tests. "clusters" go forward as
-            "grid".
+        exchange, ctas, cluster, columns: None: whatever is fastest; else this one, for tests. What there is only on the way
+            back goes forward as "grid".
     """
-    if exchange == "clusters" and wanted.direction == "forward":
+    if exchange in ONLY_BACK and wanted.direction == "forward":
         exchange, cluster = "grid", None
     found = [
         x
@@ -195,7 +199,7 @@ def fastest(found: Sequence[Layout], wanted: Pass, device: Device) -> Layout:
 
 def is_by_mail(direction: str, exchange: str, columns: int) -> bool:
     """Whether warps fetch their operands out of the mailbox themselves; see Mail in kernels/exchange/grid.cuh."""
-    return (direction, exchange, columns) == ("forward", "grid", 1)
+    return exchange == "mailed" or (direction, exchange, columns) == ("forward", "grid", 1)
 
 
 def columns_for(batch_size: int) -> list[int]:
@@ -214,7 +218,8 @@ def layouts(wanted: Pass, device: Device) -> Iterator[Layout]:
         for units in (units for units in GRID_UNITS if units % (UNITS * blocks) == 0):
             ctas = max(2, -(-wanted.head_dim // units))
             if ctas <= device.multiprocessors:
-                yield from layout(wanted, device, "grid", ctas, 1, columns, blocks, split)
+                for exchange in ("grid",) if wanted.direction == "forward" else ("grid", "mailed"):
+                    yield from layout(wanted, device, exchange, ctas, 1, columns, blocks, split)
             for cluster in clusters if wanted.direction == "backward" else ():
                 whole = max(2 * cluster, round_up(ctas, cluster))
                 if whole <= usable(cluster, device):
@@ -226,20 +231,21 @@ def layout(
 ) -> Iterator[Layout]:
     """The layout with that many CTAs, in all and a cluster, columns, blocks and warps a team, if it fits."""
     cell, item_bytes, forward = wanted.cell, wanted.item_bytes, wanted.direction == "forward"
+    by_mail = is_by_mail(wanted.direction, exchange, columns)
     if columns > (MOST_COLUMNS[wanted.direction, exchange] if item_bytes == 2 else 1):
         return
     units = round_up(-(-wanted.head_dim // ctas), UNITS * blocks)
     D, recurrent, gates, teams = units * ctas, len(cell.recurrent_gates), len(cell.gates), units // (UNITS * blocks)
     through_l2 = exchange in THROUGH_L2
-    by_mail = is_by_mail(wanted.direction, exchange, columns)
     width = D if forward else recurrent * units * (ctas // cluster if through_l2 else 1)  # of the product, along k
     row_parts = split if cluster > 1 and not forward else 1  # a team's warps share out rows, or else k
     warps, transfer_warps = teams * split, TRANSFER_WARPS if split == 1 else teams * (split - 1)
     threads = 32 * (teams + transfer_warps)
     if by_mail and (blocks > 1 or split == 1):  # one block an owner, and those who help it
         return
+    row_blocks = recurrent if forward else 1  # of 8 rows, of 8 units
     if by_mail:  # every warp has all rows, and a part of k in pairs of steps, the last warps less
-        tiles, uneven = (recurrent * teams + 1) // 2, 0
+        tiles, uneven = (row_blocks * teams + 1) // 2, 0
         steps, left = 2 * -(-width * item_bytes // (2 * MMA_BYTES * warps)), 0
     else:
         tiles, uneven = divmod((recurrent * blocks + 1) // 2 if forward else (cluster * blocks + 1) // 2, row_parts)
@@ -259,7 +265,7 @@ def layout(
     initial = 0 if forward else 32 * teams * 2 * columns * blocks * cell.num_states * 4
     sums = (warps - teams) * tiles * columns * 512 if row_parts == 1 else 0
     if by_mail:
-        sums = (warps - 1) * teams * recurrent * 256
+        sums = (warps - 1) * teams * row_blocks * 256
     summed = 0 if forward or cluster == 1 else rows * units * cluster * 4
     results = wanted.moved_states + len(cell.saved) if forward else gates - recurrent
     fixed = buffers + own + rest + initial + sums + 2 * summed + 2 * results * array + BARRIER_BYTES
@@ -276,6 +282,7 @@ def layout(
                 sum_bytes=sums,
                 is_split=split > row_parts,
                 is_by_mail=by_mail,
+                is_forward=forward,
                 gates=gates,
                 blocks=blocks,
                 columns=columns,
@@ -305,7 +312,7 @@ def steps_in_registers(
     available = device.registers // (32 * round_up(threads // 32, 4)) // 8 * 8
     if is_by_mail(direction, exchange, columns):
         looks, pieces = (1, steps // 2) if steps <= 2 * MOST_PIECES else (2, MOST_PIECES)
-        for_all, overhead = BY_MAIL_OVERHEAD[item_bytes]
+        for_all, overhead = BY_MAIL_OVERHEAD[direction][item_bytes]
         left = min(MOST_REGISTERS[direction, 2], available) - 4 * (tiles + looks * pieces)
         return steps if left - for_all >= 4 * tiles * steps else min(steps, (left - overhead) // (4 * tiles))
     overhead = OVERHEAD[direction, blocks]

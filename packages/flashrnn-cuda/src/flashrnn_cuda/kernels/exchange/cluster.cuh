@@ -118,7 +118,7 @@ struct Cluster {
   template <int UNITS, int BLOCKS, int SPLIT, int COLUMNS>
   struct Reduce {
     static constexpr bool SHARES_ROWS = true;
-    static constexpr int TILES = CTAS * BLOCKS / 2 / SPLIT;  // of 16 units, a warp
+    static constexpr int TILES = CTAS * BLOCKS / 2 / SPLIT, ROW_BLOCKS = 2 * TILES;  // of 16 units, of 8, a warp
     static_assert(TILES * SPLIT * 2 == CTAS * BLOCKS, "whole tiles");
     static constexpr int BUFFER = CTAS * UNITS * 8 * COLUMNS * 4;
     using Arrivals = flashrnn::Arrivals<BUFFER>;

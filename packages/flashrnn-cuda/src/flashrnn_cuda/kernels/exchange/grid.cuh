@@ -19,16 +19,18 @@ struct Grid {
     return x;
   }
 
-  // Of 8 batch rows of h, each warp gets what it multiplies with right out of the mailbox: a buffer holds pieces of 16 bytes of a
-  // row, [PIECES][8 rows], one of which is what a lane needs for two calls of mma. A set holds the units of this CTA, for what is
-  // returned. While the owners of units compute and put, all other warps do what comes meanwhile, and clear up.
-  template <class T, int UNITS>
+  // Of 8 batch rows, each warp gets what it multiplies with right out of the mailbox: a buffer holds pieces of 16 bytes of a
+  // row, [PARTS][PART][8 rows], one of which is what a lane needs for two calls of mma. A set holds the units of this CTA,
+  // [PARTS][8 rows][UNITS], for what is returned. While the owners of units compute and put, all other warps do what comes
+  // meanwhile, and clear up.
+  template <class T, int UNITS, int PARTS>
   struct Mail {
     template <class Shape>
     using Product = MailProduct<Shape>;
     static constexpr bool EARLY = true;
-    static constexpr int SIZE = int(sizeof(T)), PIECES = CTAS * UNITS * SIZE / 16, OWN = UNITS * SIZE / 16 * 8;
-    static constexpr int PITCH = UNITS * SIZE + 16, SET_BYTES = 8 * PITCH, MORE_BYTES = 0;
+    static constexpr int SIZE = int(sizeof(T)), PART = CTAS * UNITS * SIZE / 16, PIECES = PARTS * PART;
+    static constexpr int OWN = UNITS * SIZE / 16 * 8;  // of a part, of all rows
+    static constexpr int PITCH = UNITS * SIZE + 16, SET_BYTES = PARTS * 8 * PITCH, MORE_BYTES = 0;
     static constexpr int MAILBOX_BYTES = SLOTS * PIECES * 128;
     char* sets;
     int distance;
@@ -38,12 +40,12 @@ struct Grid {
     __device__ __forceinline__ void end() const {}
     __device__ __forceinline__ void wait(int i) const {}
 
-    static __device__ __forceinline__ int own(int part, int row) { return row * PITCH; }
+    static __device__ __forceinline__ int own(int part, int row) { return (part * 8 + row) * PITCH; }
     __device__ __forceinline__ char* slot(int i) const { return mailbox + i % SLOTS * (PIECES * 128); }
 
     // On its way from the registers, and into the set.
     __device__ __forceinline__ void put(int i, int part, int unit, int lane, const float (&x)[2]) const {
-      char* const to = slot(i) + (rank() * UNITS + unit) * SIZE * 8;
+      char* const to = slot(i) + part * (PART * 128) + (rank() * UNITS + unit) * SIZE * 8;
       if constexpr (SIZE == 4) {
         char* const mine = to + lane / 16 * 128 + lane % 4 * 32 + lane / 4 % 4 * 4;
         store_mail(mine, not_empty(__float_as_uint(x[0])));
@@ -51,7 +53,7 @@ struct Grid {
       } else {
         store_mail(to + lane * 4, not_empty(turned<T>(x[0], x[1])));
       }
-      store_tiles<T>(sets + (i & 1) * distance + unit * SIZE, PITCH, lane, x);
+      store_tiles<T>(sets + (i & 1) * distance + own(part, 0) + unit * SIZE, PITCH, lane, x);
     }
     template <int COUNT>
     __device__ __forceinline__ void send(int i, int unit, int lane) const {}
@@ -60,7 +62,9 @@ struct Grid {
     __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
       const int thread = int(threadIdx.x);
       if (thread >= THREADS - 32 && i % CLEARED == CLEARED - 1)
-        clear_mail<OWN>(i - 1, thread % 32, [&](int k, int x) { return slot(k) + (rank() * OWN + x) * 16; });
+        clear_mail<PARTS * OWN>(i - 1, thread % 32, [&](int k, int x) {
+          return slot(k) + (x / OWN * PART * 8 + rank() * OWN + x % OWN) * 16;
+        });
       meanwhile();
       __syncthreads();
       pause<200>();
@@ -201,7 +205,7 @@ struct Grid {
   };
 
   template <class T, int UNITS, int PARTS, int COLUMNS>
-  using Gather = Either<COLUMNS == 1, Mail<T, UNITS>, ThroughMemory<T, UNITS, PARTS, COLUMNS>>;
+  using Gather = Either<COLUMNS == 1, Mail<T, UNITS, PARTS>, ThroughMemory<T, UNITS, PARTS, COLUMNS>>;
   template <class T, int UNITS, int PARTS, int COLUMNS>
   using GatherGates = ThroughMemory<T, UNITS, PARTS, COLUMNS>;
 

@@ -13,7 +13,7 @@
 //                  while others are waited for, when all have called sync(i) or, if EARLY, have left sync(i - 1)
 //   wait(i)        then, by each thread that reads buffer(i): what the others have sent is there too
 //   buffer(i)      rows of [PARTS][CTAS][UNITS], PITCH bytes apart, until sync(i + 1)
-//   Product        how the warps make the product of R with what is gathered on the way forward: fused/product.cuh
+//   Product        how the warps make the product with what is gathered: fused/product.cuh
 //
 // On the way back each CTA multiplies the gates of so many CTAs as it GATHERS them from; 1: its own alone.
 //   GatherGates    how, a Gather
@@ -21,7 +21,8 @@
 //
 // Reduce: of what each CTA has computed for all units, the owners get the sums. The warps of a team share the product out, by
 // its rows if SHARES_ROWS, else along k, so that the leader alone has something to send.
-//   unit(...)      the first unit of row block q of the product of part `part` of a team: what it is to compute; -1: nothing
+//   ROW_BLOCKS     of 8 units that a warp computes
+//   unit(...)      the first unit of row block q of part `part` of a team
 //   send(i, ...)   what a warp has computed, on its way
 //   total(i, ...)  then, by the leader: the sums for the units that its team owns
 #pragma once
@@ -85,12 +86,12 @@ struct Local {
   template <int UNITS, int BLOCKS, int SPLIT, int COLUMNS>
   struct Reduce {
     static constexpr bool SHARES_ROWS = false;
-    static constexpr int TILES = (BLOCKS + 1) / 2;
+    static constexpr int ROW_BLOCKS = BLOCKS, TILES = (BLOCKS + 1) / 2;
     static constexpr int BYTES = 0;
     char* memory;
 
     static __device__ __forceinline__ int unit(int first_unit, int team, int part, int q) {
-      return q < BLOCKS ? first_unit + (team * BLOCKS + q) * 8 : -1;
+      return first_unit + (team * BLOCKS + q) * 8;
     }
 
     __device__ __forceinline__ void begin() const {}

@@ -19,6 +19,7 @@
 #include "common/step.cuh"
 #include "exchange/local.cuh"
 #include "fused/parts.cuh"
+#include "fused/product.cuh"
 
 namespace flashrnn {
 
@@ -50,95 +51,85 @@ struct BackwardArguments {
 };
 
 // Config: T, Cell, Exchange, D (head_dim, rounded up), COLUMNS (8 batch rows each), BLOCKS (of 8 units, a team), SPLIT (warps of
-// a team), KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE, MASKED, LIMITED (something is clipped or cut), OUTSIDE (a gradient of states
-// is given).
+// a team), KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE, MASKED, LIMITED (something is clipped or cut),
+// OUTSIDE (a gradient of states is given).
 template <class Config>
-struct BackwardPlan {
+struct BackwardShape {
   using T = typename Config::T;
   using Cell = typename Config::Cell;
-  static constexpr int D = Config::D, BLOCKS = Config::BLOCKS, STAGES = Config::STAGES;
+  using Exchange = typename Config::Exchange;
+  static constexpr int D = Config::D, UNITS = D / Exchange::CTAS, BLOCKS = Config::BLOCKS, STAGES = Config::STAGES;
+  static constexpr int COLUMNS = Config::COLUMNS, ROWS = 8 * COLUMNS, LANE_ROWS = 2 * COLUMNS;
   static constexpr int STATES = Cell::STATES, GATES = Cell::GATES, RECURRENT = Cell::RECURRENT_GATES, SAVED = Cell::SAVED;
   static constexpr int FIRST_INPUT = GATES - Cell::INPUT_GATES;
-  using Exchange = typename Config::Exchange;
-  static constexpr int UNITS = D / Exchange::CTAS, SPLIT = Config::SPLIT;
-  static constexpr int COLUMNS = Config::COLUMNS, ROWS = 8 * COLUMNS, LANE_ROWS = 2 * COLUMNS;
-  static constexpr int GATE = Exchange::GATHERS * UNITS, K = RECURRENT * GATE;            // of a gate, and all, in the product
-  using Reduce = typename Exchange::template Reduce<UNITS, BLOCKS, SPLIT, COLUMNS>;       // to the gradient of h
-  using Gates = typename Exchange::template GatherGates<T, UNITS, RECURRENT, COLUMNS>;
-  static constexpr int TILES = Reduce::TILES;                                     // of 16 units, a warp
-  static constexpr int K_PARTS = Reduce::SHARES_ROWS ? 1 : SPLIT;
-  static constexpr int STEPS = K * int(sizeof(T)) / (4 * MMA_WORDS) / K_PARTS;    // calls of mma along k, a warp
-  static constexpr int TEAMS = UNITS / (8 * BLOCKS), HELPERS = TEAMS * (SPLIT - 1);
+  static constexpr int SPLIT = Config::SPLIT, KEPT = Config::KEPT, TEAMS = UNITS / (8 * BLOCKS), HELPERS = TEAMS * (SPLIT - 1);
   static constexpr int COMPUTE_THREADS = 32 * TEAMS, TRANSFER_THREADS = 32 * Config::TRANSFER_WARPS;
   static_assert(HELPERS == 0 || HELPERS == Config::TRANSFER_WARPS, "those who help are those who transfer");
   static constexpr int THREADS = COMPUTE_THREADS + TRANSFER_THREADS;
-  using Weights = WarpWeights<T, TILES, STEPS, Config::KEPT>;
-  using Team = flashrnn::Team<K_PARTS, 2 * TILES, LANE_ROWS>;
+  using Gather = typename Exchange::template GatherGates<T, UNITS, RECURRENT, COLUMNS>;
+  using Reduce = typename Exchange::template Reduce<UNITS, BLOCKS, SPLIT, COLUMNS>;  // to the gradient of h
+  // Of the product: the gates that are gathered, one after the other; the units of a warp's team.
+  static constexpr int GATE = Exchange::GATHERS * UNITS, K = RECURRENT * GATE;
+  static constexpr int PARTS = Reduce::SHARES_ROWS ? 1 : SPLIT, ROW_BLOCKS = Reduce::ROW_BLOCKS;
+  static __device__ __forceinline__ int first_unit() { return Exchange::rank() * UNITS; }
+};
+
+template <class Config>
+struct BackwardPlan : BackwardShape<Config> {
+  using Shape = BackwardShape<Config>;
+  using Gates = typename Shape::Gather;
+  using Reduce = typename Shape::Reduce;
+  using Product = typename Gates::template Product<Shape>;
   // States that are read: those before step t go through the ring, and were those after it in the step before.
-  static constexpr unsigned NEW = Cell::READS_NEW | (Config::LIMITED ? 1u : 0u), READ = Cell::READS_OLD | NEW;
-  static constexpr unsigned OUTSIDE = Config::OUTSIDE ? ((1u << STATES) - 1) & ~Cell::CONSTANT : 0u;
-  static constexpr int FIRST_STATE = SAVED, FIRST_OUTSIDE = SAVED + count_bits(READ);
-  static constexpr int INPUTS = FIRST_OUTSIDE + count_bits(OUTSIDE);
-  static constexpr int PITCH = UNITS * int(sizeof(T)) + 16, ARRAY = ROWS * PITCH;
-  // Two sets of the gates that the product reads and those that it does not; then the ring; weights; initial states; sums of
-  // teams; what else the exchange needs.
-  static constexpr int RESULTS = Gates::SET_BYTES + (GATES - RECURRENT) * ARRAY, RING = STAGES * INPUTS * ARRAY;
-  static constexpr int WEIGHTS = TEAMS * SPLIT * Weights::SHARED_BYTES, STATES_READ = count_bits(READ);
-  static constexpr int SUMS = 2 * RESULTS + RING + WEIGHTS + LANE_ROWS * BLOCKS * STATES_READ * COMPUTE_THREADS * 4;
-  static constexpr int MORE = SUMS + TEAMS * Team::BYTES, REDUCE = MORE + Gates::MORE_BYTES;
+  static constexpr unsigned NEW = Shape::Cell::READS_NEW | (Config::LIMITED ? 1u : 0u), READ = Shape::Cell::READS_OLD | NEW;
+  static constexpr unsigned OUTSIDE = Config::OUTSIDE ? ((1u << Shape::STATES) - 1) & ~Shape::Cell::CONSTANT : 0u;
+  static constexpr int FIRST_STATE = Shape::SAVED, FIRST_OUTSIDE = Shape::SAVED + count_bits(READ);
+  static constexpr int INPUTS = FIRST_OUTSIDE + count_bits(OUTSIDE), STATES_READ = count_bits(READ);
+  static constexpr int PITCH = Shape::UNITS * int(sizeof(typename Shape::T)) + 16, ARRAY = Shape::ROWS * PITCH;
+  // Two sets of the gates that the product reads and those that it does not; then the ring; weights; initial states; sums; what
+  // else the exchange needs.
+  static constexpr int RESULTS = Gates::SET_BYTES + (Shape::GATES - Shape::RECURRENT) * ARRAY;
+  static constexpr int WEIGHTS = 2 * RESULTS + Shape::STAGES * INPUTS * ARRAY;
+  static constexpr int INITIAL = WEIGHTS + Shape::TEAMS * Shape::SPLIT * Product::Weights::SHARED_BYTES;
+  static constexpr int SUMS = INITIAL + Shape::LANE_ROWS * Shape::BLOCKS * STATES_READ * Shape::COMPUTE_THREADS * 4;
+  static constexpr int MORE = SUMS + Product::SUM_BYTES, REDUCE = MORE + Gates::MORE_BYTES;
   static constexpr int SHARED_BYTES = REDUCE + Reduce::BYTES;
 
   static constexpr int64 MAILBOX = Gates::MAILBOX_BYTES;
   char *memory, *mailbox;
 
+  __device__ __forceinline__ BackwardPlan(char* memory_, char* mailbox_) : memory(memory_), mailbox(mailbox_) {}
   __device__ __forceinline__ Gates gates() const { return {memory, RESULTS, memory + MORE, mailbox}; }
-  template <class Meanwhile>
-  __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
-    gates().template sync<THREADS>(i, meanwhile);
-  }
-  __device__ __forceinline__ Team team(int index) const { return {memory + SUMS, index, 0}; }
-  // That of a transfer warp.
-  __device__ __forceinline__ Team team_of_helper(int warp) const { return {memory + SUMS, warp % TEAMS, 1 + warp / TEAMS}; }
   __device__ __forceinline__ Reduce reduce() const { return {memory + REDUCE}; }
-  static __device__ __forceinline__ int first_unit() { return Exchange::rank() * UNITS; }
+  __device__ __forceinline__ Product product(int team, int part) const { return {gates(), memory + SUMS, team, part}; }
+  __device__ __forceinline__ char* weights(int team, int part) const {
+    return memory + WEIGHTS + (team * Shape::SPLIT + part) * Product::Weights::SHARED_BYTES;
+  }
   // Where in a set the gradient of a gate lies, row by row.
   static __device__ __forceinline__ int offset(int gate, int row) {
-    return gate < RECURRENT ? Gates::own(gate, row) : Gates::SET_BYTES + (gate - RECURRENT) * ARRAY + row * PITCH;
+    return gate < Shape::RECURRENT ? Gates::own(gate, row)
+                                   : Gates::SET_BYTES + (gate - Shape::RECURRENT) * ARRAY + row * PITCH;
   }
   // The set that step i fills.
   __device__ __forceinline__ char* results(int i) const { return memory + (i & 1) * RESULTS; }
-  // What part of the team's product in step i reads.
-  __device__ __forceinline__ const char* operand(int i, int part) const {
-    return gates().buffer(i) + part % K_PARTS * STEPS * MMA_WORDS * 4;
-  }
-  __device__ __forceinline__ char* input(int i) const { return memory + 2 * RESULTS + i % STAGES * (INPUTS * ARRAY); }
-  __device__ __forceinline__ char* weights(const Team& team) const {
-    return memory + 2 * RESULTS + RING + (team.index * SPLIT + team.part) * Weights::SHARED_BYTES;
-  }
+  __device__ __forceinline__ char* input(int i) const { return memory + 2 * RESULTS + i % Shape::STAGES * (INPUTS * ARRAY); }
   // An initial state of a row of a unit that this thread owns, in float32.
   __device__ __forceinline__ float& initial(int state, int block, int j, int thread) const {
-    const int index = (rank_of(READ, state) * BLOCKS + block) * LANE_ROWS + j;
-    return reinterpret_cast<float*>(memory + 2 * RESULTS + RING + WEIGHTS)[index * COMPUTE_THREADS + thread];
+    const int index = (rank_of(READ, state) * Shape::BLOCKS + block) * Shape::LANE_ROWS + j;
+    return reinterpret_cast<float*>(memory + INITIAL)[index * Shape::COMPUTE_THREADS + thread];
   }
 };
 
-// The part of R^T that a warp multiplies with; the exchange says which units the row blocks of its team are.
+// The rows of R^T that make what a warp computes; the exchange says for which units.
 template <class Config>
-__device__ __forceinline__ typename BackwardPlan<Config>::Weights load_weights(const BackwardPlan<Config>& plan,
-                                                                               const BackwardArguments& args, int head,
-                                                                               const typename BackwardPlan<Config>::Team& team,
-                                                                               int lane) {
+__device__ __forceinline__ auto rows_of_weights(const BackwardArguments& args, int head, int lane) {
   using Plan = BackwardPlan<Config>;
-  using T = typename Plan::T;
-  typename Plan::Weights weights;
-  weights.load(plan.weights(team), lane, [&](int q, int i) -> uint {
-    const int first = Plan::Reduce::unit(plan.first_unit(), team.index, team.part, q);
-    if (first < 0) return 0;
-    const int k = (team.part % Plan::K_PARTS * Plan::STEPS * MMA_WORDS + i) * 4 / int(sizeof(T));
+  return [&args, head, lane](int team, int part, int q, int k) {
+    const int first = Plan::Reduce::unit(Plan::first_unit(), team, part, q);
+    if (first < 0) return 0u;  // never; without a branch the compiler loads all at once, and has no registers left
     const int out = Plan::Exchange::template gathered<Plan::UNITS>(k % Plan::GATE);
-    return load_word<T, true>(args.weights, args.sizes.head_dim, k / Plan::GATE, head, out, first + lane / 4);
-  });
-  return weights;
+    return load_word<typename Plan::T, true>(args.weights, args.sizes.head_dim, k / Plan::GATE, head, out, first + lane / 4);
+  };
 }
 
 // -------------------------------------------------------------------------------------------------------- transfer warps
@@ -182,17 +173,13 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
   const Before before(thread, find_before);
   const Outputs outputs(thread, find_output);
   // Where teams are split, these warps make the parts of the products that their leaders do not.
-  const int lane = thread % 32;
-  const auto team = plan.team_of_helper(thread / 32);
-  typename Plan::Weights weights;
-  if constexpr (Plan::SPLIT > 1) weights = load_weights(plan, args, head, team, lane);
+  const int lane = thread % 32, team = thread / 32 % Plan::TEAMS, part = 1 + thread / 32 / Plan::TEAMS;
+  auto product = plan.product(team, part);
+  if constexpr (Plan::SPLIT > 1) product.load(plan.weights(team, part), lane, rows_of_weights<Config>(args, head, lane));
   const auto help = [&](int i) {
-    if constexpr (Plan::SPLIT > 1) {
-      float product[2 * Plan::TILES][Plan::LANE_ROWS] = {};
-      if (!Config::LIMITED || !args.cut) multiply(product, weights, plan.operand(i, team.part), Plan::Gates::PITCH, lane);
-      team.add_up(product, lane);
-      plan.reduce().send(i, product, team.index, team.part, lane);
-    }
+    if constexpr (Plan::SPLIT > 1)
+      if (!Config::LIMITED || !args.cut)
+        product.help(i, lane, [&](const auto& made) { plan.reduce().send(i, made, team, part, lane); });
   };
   const auto fetch = [&](int i) {
     const auto copy = [&](const char* from, int to) { copy_in<Config::PIECE>(plan.input(i) + to, from); };
@@ -216,7 +203,7 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
   };
   constexpr bool EARLY = Plan::Gates::EARLY;  // then it is sync that waits for others; else total, after the products
   for (int i = 0; i <= last_t; i++) {
-    plan.sync(i, [&] {
+    plan.gates().template sync<Plan::THREADS>(i, [&] {
       if (EARLY) transfer(i - 1);
     });
     help(i);
@@ -232,19 +219,21 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
 // meanwhile() comes while sums of other CTAs are on their way.
 template <class Config, class Exists, class Meanwhile>
 __device__ __forceinline__ void receive(float (&d_state)[Config::BLOCKS][2 * Config::COLUMNS][BackwardPlan<Config>::STATES],
-                                        const typename BackwardPlan<Config>::Weights& weights,
-                                        const typename BackwardPlan<Config>::Team& team, const BackwardPlan<Config>& plan,
-                                        const BackwardArguments& args,
+                                        const typename BackwardPlan<Config>::Product& product, int team,
+                                        const BackwardPlan<Config>& plan, const BackwardArguments& args,
                                         const TileRows<Config::MASKED, 2 * Config::COLUMNS>& rows, int t, int lane,
                                         Exists exists, Meanwhile meanwhile) {
   using Plan = BackwardPlan<Config>;
-  float product[2 * Plan::TILES][Plan::LANE_ROWS] = {}, total[Config::BLOCKS][Plan::LANE_ROWS];
+  constexpr int COUNT = (Plan::ROW_BLOCKS + 1) / 2 * 2;  // of whole tiles
+  float made[COUNT][Plan::LANE_ROWS] = {}, total[Config::BLOCKS][Plan::LANE_ROWS] = {};
   const int i = args.sizes.time - 2 - t;  // of step t + 1
-  if (!Config::LIMITED || !args.cut) multiply(product, weights, plan.operand(i, 0), Plan::Gates::PITCH, lane);
-  team.add_up(product, lane);
-  plan.reduce().send(i, product, team.index, team.part, lane);
+  const bool flows = !Config::LIMITED || !args.cut;
+  if (flows) {
+    product.lead(i, made, lane);
+    plan.reduce().send(i, made, team, 0, lane);
+  }
   meanwhile();
-  plan.reduce().total(i, total, product, team.index, lane);
+  if (flows) plan.reduce().total(i, total, made, team, lane);
 #pragma unroll
   for (int block = 0; block < Config::BLOCKS; block++)
 #pragma unroll
@@ -261,13 +250,13 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
   using Cell = typename Plan::Cell;
   constexpr int BLOCKS = Plan::BLOCKS, GATES = Plan::GATES, STATES = Plan::STATES;
   constexpr int SAVED = SAVED_SIZE<Cell>, INPUTS = Plan::INPUTS, SIZE = int(sizeof(T)), LANE_ROWS = Plan::LANE_ROWS;
-  const auto team = plan.team(thread / 32);
-  const int lane = thread % 32, warp_unit = team.index * 8 * BLOCKS, last_t = args.sizes.time - 1;
+  const int lane = thread % 32, warp = thread / 32, warp_unit = warp * 8 * BLOCKS, last_t = args.sizes.time - 1;
   const int unit = plan.first_unit() + warp_unit + lane / 4;  // in the head
   const auto gates = plan.gates();
   const auto exists = [&](int block) { return unit + block * 8 < args.sizes.head_dim; };
 
-  const auto weights = load_weights(plan, args, head, team, lane);
+  auto product = plan.product(warp, 0);
+  product.load(plan.weights(warp, 0), lane, rows_of_weights<Config>(args, head, lane));
   const TileRows<Config::MASKED, LANE_ROWS> rows(args.masks, args.sizes, first_row, lane);
   float d_state[BLOCKS][LANE_ROWS][STATES], now[BLOCKS][LANE_ROWS][STATES], d_bias[GATES][BLOCKS] = {};
 #pragma unroll
@@ -332,8 +321,8 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
       }
     }
     gates.template send<BLOCKS>(i, warp_unit, lane);
-    plan.sync(i, [] {});
-    receive<Config>(d_state, weights, team, plan, args, rows, t - 1, lane, exists, [&] {
+    gates.template sync<Plan::THREADS>(i, [] {});
+    receive<Config>(d_state, product, warp, plan, args, rows, t - 1, lane, exists, [&] {
       if (!AT_START) load_input(i + 1);
     });
   };

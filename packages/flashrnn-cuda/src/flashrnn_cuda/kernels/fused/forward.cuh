@@ -49,6 +49,7 @@ struct ForwardShape {
   static constexpr int COMPUTE_THREADS = 32 * TEAMS, TRANSFER_THREADS = 32 * Config::TRANSFER_WARPS;
   static_assert(HELPERS == 0 || HELPERS == Config::TRANSFER_WARPS, "those who help are those who transfer");
   static constexpr int THREADS = COMPUTE_THREADS + TRANSFER_THREADS;
+  static constexpr int K = D, PARTS = SPLIT, ROW_BLOCKS = RECURRENT * BLOCKS;  // of the product: gate by gate
   static __device__ __forceinline__ int first_unit() { return Exchange::rank() * UNITS; }
 };
 
@@ -87,6 +88,16 @@ struct ForwardPlan : ForwardShape<Config> {
   }
 };
 
+// The rows of R that make the gates of a team.
+template <class Config>
+__device__ __forceinline__ auto rows_of_weights(const ForwardArguments& args, int head, int lane) {
+  using Plan = ForwardPlan<Config>;
+  return [&args, head, lane](int team, int part, int q, int k) {
+    const int unit = Plan::first_unit() + (team * Plan::BLOCKS + q % Plan::BLOCKS) * 8 + lane / 4;
+    return load_word<typename Plan::T, false>(args.weights, args.sizes.head_dim, q / Plan::BLOCKS, head, unit, k);
+  };
+}
+
 // -------------------------------------------------------------------------------------------------------- transfer warps
 
 template <class Config>
@@ -119,7 +130,7 @@ __device__ __forceinline__ void transfer_forward(const ForwardPlan<Config>& plan
   const int lane = thread % 32, team = thread / 32 % Plan::TEAMS, part = 1 + thread / 32 / Plan::TEAMS;
   const auto gather = plan.gather();
   auto product = plan.product(team, part);
-  if constexpr (HELPS) product.load(args.weights, args.sizes, head, plan.weights(team, part), lane);
+  if constexpr (HELPS) product.load(plan.weights(team, part), lane, rows_of_weights<Config>(args, head, lane));
   const auto fetch = [&](int t) {
     if (t < args.sizes.time)
       inputs.step(t, find_input, [&](const char* from, int to) { copy_in<Config::PIECE>(plan.input(t) + to, from); });
@@ -134,7 +145,7 @@ __device__ __forceinline__ void transfer_forward(const ForwardPlan<Config>& plan
   __syncthreads();
   gather.template sync<Plan::THREADS>(0, [] {});
   for (int t = 0; t < args.sizes.time; t++) {
-    if constexpr (HELPS) product.help(t, lane);
+    if constexpr (HELPS) product.help(t, lane, [](const auto&) {});
     gather.template sync<Plan::THREADS>(t + 1, [&] {
       const int done = t - Plan::Gather::EARLY;  // the last step that all warps have done
       if (done >= 0) {
@@ -162,7 +173,7 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
   const auto exists = [&](int block) { return unit + block * 8 < args.sizes.head_dim; };
 
   auto product = plan.product(warp, 0);
-  product.load(args.weights, args.sizes, head, plan.weights(warp, 0), lane);
+  product.load(plan.weights(warp, 0), lane, rows_of_weights<Config>(args, head, lane));
   float bias[GATES][BLOCKS];
 #pragma unroll
   for (int gate = 0; gate < GATES; gate++)
