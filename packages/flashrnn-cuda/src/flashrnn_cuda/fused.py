@@ -166,11 +166,16 @@ def way_back(problem: Problem, piece: int, outside: bool) -> tuple[Layout, Kerne
     kernel = kernel_of(problem, "backward", layout, piece, outside)
     if layout.exchange != "clusters" or loaded(problem, kernel, layout).resident(layout.threads) >= layout.ctas:
         return layout, kernel
-    wanted, gpu = pass_of(problem, "backward"), device(index_of(problem.device))
-    without_clusters = [x for x in layouts(wanted, gpu) if x.cluster == 1]
-    if without_clusters:
-        layout = fastest(without_clusters, wanted, gpu)
+    layout = without_clusters(problem) or layout
     return layout, kernel_of(problem, "backward", layout, piece, outside)
+
+
+@lru_cache(maxsize=1024)
+def without_clusters(problem: Problem) -> Optional[Layout]:
+    """The fastest layout of the backward pass that has none, if there is one."""
+    wanted, gpu = pass_of(problem, "backward"), device(index_of(problem.device))
+    found = [layout for layout in layouts(wanted, gpu) if layout.cluster == 1]
+    return fastest(found, wanted, gpu) if found else None
 
 
 def is_limited(config: FlashRNNConfig) -> bool:

@@ -282,7 +282,6 @@ def layout(
                 sum_bytes=sums,
                 is_split=split > row_parts,
                 is_by_mail=by_mail,
-                is_forward=forward,
                 gates=gates,
                 blocks=blocks,
                 columns=columns,

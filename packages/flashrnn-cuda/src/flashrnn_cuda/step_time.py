@@ -34,7 +34,6 @@ class Step(NamedTuple):
         sum_bytes: of what they have multiplied, from the warps that have it to those that add it up.
         is_split: whether they add up what they have multiplied.
         is_by_mail: whether they fetch what they multiply out of a mailbox themselves.
-        is_forward: or on the way back.
         gates, blocks, columns: gates of a unit, blocks of 8 units, and of 8 batch rows, that a warp takes through the
             pointwise step.
         sources: CTAs that it gathers from.
@@ -49,7 +48,6 @@ class Step(NamedTuple):
     sum_bytes: int
     is_split: bool
     is_by_mail: bool
-    is_forward: bool
     gates: int
     blocks: int
     columns: int
@@ -66,7 +64,7 @@ def step_ns(exchange: str, step: Step) -> float:
     more_columns = step.blocks * (step.columns - 1)
     handed, summed = step.handed / 1024, step.summed / 1024
     # What goes through L2: each number is fitted.
-    if step.is_by_mail and not step.is_forward:
+    if exchange == "mailed":
         return 680 + 34.4 * handed + 20 * step.looks
     if step.is_by_mail:
         sums = 2 * step.sum_bytes / SHARED_BYTES_A_CLOCK / CLOCK_GHZ

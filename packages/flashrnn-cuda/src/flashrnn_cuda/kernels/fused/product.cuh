@@ -69,7 +69,7 @@ struct MailProduct {
   static constexpr int LOOKS = (GROUPS + 3) / 4, AT_ONCE = (GROUPS + LOOKS - 1) / LOOKS;
   static constexpr int CHAINS = TILES > 1 ? 1 : 2;  // of sums that do not wait for each other
   static constexpr int SUM_BYTES = TEAMS * OTHERS * EACH * 32 * int(sizeof(float2));
-  static_assert(Shape::SPLIT > 1, "those who are no owners have to be there");
+  static_assert(Shape::BLOCKS == 1 && Shape::SPLIT > 1, "a block of units an owner, and those who help it");
   using Weights = WarpWeights<T, TILES, STEPS, Shape::KEPT>;
   Gather gather;
   float2* sums;
