@@ -57,7 +57,9 @@ struct TeamProduct {
 };
 
 // The other factor lies in a mailbox. Every warp fetches its part of k right into operands, and multiplies that with the rows
-// of all teams; the owners, one of each 8 units, add up what all warps have made.
+// of all teams; the owners, one of each 8 units, add up what all warps have made. They wait for all; the others, who have
+// transfers to do, for none: they only arrive at the barrier, which orders what they wrote before what the owners read (PTX ISA,
+// bar.arrive). Gather::sync, where all meet, comes before they write the next sums.
 template <class Shape>
 struct MailProduct {
   using T = typename Shape::T;
@@ -70,6 +72,7 @@ struct MailProduct {
   static constexpr int CHAINS = TILES > 1 ? 1 : 2;  // of sums that do not wait for each other
   static constexpr int SUM_BYTES = TEAMS * OTHERS * EACH * 32 * int(sizeof(float2));
   static_assert(Shape::BLOCKS == 1 && Shape::SPLIT > 1, "a block of units an owner, and those who help it");
+  static constexpr int MADE = 1, THREADS = 32 * WARPS;  // a barrier of the CTA, and all of its threads
   using Weights = WarpWeights<T, TILES, STEPS, Shape::KEPT>;
   Gather gather;
   float2* sums;
@@ -149,7 +152,7 @@ struct MailProduct {
         hand_over(q, lane, x);
       }
     });
-    __syncthreads();
+    asm volatile("bar.sync %0, %1;" ::"n"(MADE), "n"(THREADS) : "memory");
     const float2* const mine = sum(warp, 0, 0, lane);
 #pragma unroll
     for (int q = 0; q < EACH; q++) {
@@ -168,7 +171,7 @@ struct MailProduct {
   template <class Made>
   __device__ __forceinline__ void help(int i, int lane, Made) const {
     make(i, lane, [&](int q, float2 x) { hand_over(q, lane, x); });
-    __syncthreads();
+    asm volatile("bar.arrive %0, %1;" ::"n"(MADE), "n"(THREADS) : "memory");
   }
 };
 
