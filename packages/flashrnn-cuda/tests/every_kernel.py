@@ -2,8 +2,8 @@
 
 compute-sanitizer --tool racecheck --error-exitcode 1 python packages/flashrnn-cuda/tests/every_kernel.py cluster
 
-racecheck does not follow the bar.arrive of kernels/fused/product.cuh (`grid`, `mailed`), and reports what it orders: for it, make
-that a bar.sync, which is slower.
+racecheck does not follow the bar.arrive of kernels/fused/product.cuh (`grid`, `mailed`), and reports what it orders: for
+racecheck make that a bar.sync, which is slower.
 
 The argument is an exchange of `cuda_fused`, or `cuda` for the alternating backend; `--function` takes only that function.
 """
