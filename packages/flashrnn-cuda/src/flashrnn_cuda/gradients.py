@@ -94,7 +94,7 @@ def fill_weight_and_bias_gradients(
 ) -> None:
     """The gradients of R and b that are asked for, from those of all gates; d_bias: parts of that of b, if there are any."""
     if into.R is not None and suits_cublas(problem):
-        fill_weight_gradient(into.R, d_gates, previous_h(problem, inputs, states))
+        fill_weight_gradient(into.R, d_gates, previous_h(inputs, states))
         fill_sums(into, None, d_bias)
     else:
         fill_sums(into, None if into.R is None else weight_gradient_parts(problem, d_gates, inputs, states), d_bias)

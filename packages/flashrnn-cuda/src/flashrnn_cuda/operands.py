@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from flashrnn.problem import Inputs, Problem
+from flashrnn.problem import Inputs
 
 CHUNK, ALIGNMENT = 64, 16
 """In bytes: what kernels read R in."""
@@ -27,11 +27,20 @@ def chunked_rows(R: Tensor) -> Tensor:
     return R if aligned and R.data_ptr() % ALIGNMENT == 0 else R.contiguous().clone()
 
 
-def previous_h(problem: Problem, inputs: Inputs, states: Tensor) -> Tensor:
-    """The h that entered each step's product, [B, T, NH, D], rounded as it did."""
+def previous_h(inputs: Inputs, states: Tensor) -> Tensor:
+    """The h that entered each step's product, [B, T, NH, D], rounded as it did, in the memory order of h.
+
+    One copy of memory moves all rows by a step; what it brings to the first steps is another sequence's and is replaced.
+    """
     h = states[0]
-    shape = (problem.batch_size, 1, problem.num_heads, problem.head_dim)
-    first = h.new_zeros(shape) if inputs.states is None else inputs.states[0].to(h.dtype).view(shape)
-    before = torch.empty_like(h, memory_format=torch.contiguous_format)
-    before[:, :1], before[:, 1:] = first, h[:, :-1]
+    before = torch.empty_like(h)
+    time_first = h.stride(0) < h.stride(1)
+    moved, kept = (before[:, 1:], h[:, :-1]) if time_first else (rows_of(before)[1:], rows_of(h)[:-1])
+    moved.copy_(kept)
+    before[:, 0] = 0 if inputs.states is None else inputs.states[0]
     return before if inputs.resets is None else before.masked_fill_(inputs.resets[:, :, None, None], 0)
+
+
+def rows_of(x: Tensor) -> Tensor:
+    """x [B, T, NH, D], contiguous, as [B * T, NH, D]."""
+    return x.view(-1, *x.shape[2:])

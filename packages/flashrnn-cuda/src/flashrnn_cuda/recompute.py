@@ -35,7 +35,7 @@ def recompute_saved(problem: Problem, inputs: Inputs, outputs: Outputs) -> Optio
     cell = problem.cell
     if not cell.saved:
         return None
-    h = previous_h(problem, inputs, outputs.states)
+    h = previous_h(inputs, outputs.states)
     h_rows = as_matrices(h)
     shape = (-1, problem.num_heads, problem.batch_size, problem.sequence_size, problem.head_dim)
     products = torch.stack([product_in_float32(h_rows, R.mT) for R in inputs.R])
