@@ -47,7 +47,9 @@ def expected_ms(case: Case, directions: Sequence[str], device: Device) -> Option
     """The time of these passes over all steps by the plan's model; None where one does not fit the device."""
     total = 0.0
     for direction in directions:
-        wanted = Pass(direction, get_cell(case.function), DTYPES[case.dtype].itemsize, case.D, case.NH, case.B)
+        wanted = Pass(
+            direction, get_cell(case.function), DTYPES[case.dtype].itemsize, case.D, case.NH, case.B, has_options=False
+        )
         layout = plan(wanted, device)
         if isinstance(layout, str):
             return None

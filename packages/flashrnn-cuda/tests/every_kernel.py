@@ -2,7 +2,7 @@
 
 compute-sanitizer --tool racecheck --error-exitcode 1 python packages/flashrnn-cuda/tests/every_kernel.py cluster
 
-racecheck does not follow the bar.arrive of kernels/fused/product.cuh (`grid`, `mailed`), and reports what it orders: for
+racecheck does not follow the bar.arrive of kernels/fused/product.cuh (`mailed`), and reports what it orders: for
 racecheck make that a bar.sync, which is slower.
 
 The argument is an exchange of `cuda_fused`, or `cuda` for the alternating backend; `--function` takes only that function.

@@ -58,7 +58,7 @@ class TestGrid(BackendContract):
 @pytest.mark.parametrize("exchange", ["clusters"], indirect=True)
 @pytest.mark.usefixtures("exchange")
 class TestClusters(BackendContract):
-    """On the way back through both; forward, through L2."""
+    """On the way back through distributed shared memory and L2; forward, through L2 alone."""
 
     backend = "cuda_fused"
     has_infinity_in_float32 = False
@@ -75,12 +75,13 @@ class TestMailed(BackendContract):
     head_dims = (9, 33, 64)
 
 
-def check(function: str, B: int, T: int, NH: int, D: int, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Every state and gradient against vanilla_fwbw."""
+def check(
+    function: str, B: int, T: int, NH: int, D: int, dtype: torch.dtype = torch.bfloat16, include_backward: bool = True
+) -> None:
+    """Every state, and gradient, against vanilla_fwbw."""
     sizes = {"batch_size": B, "sequence_size": T, "num_heads": NH, "head_dim": D}
-    assert model_test(
-        **sizes, function=function, backend="cuda_fused", backend_cmp="vanilla_fwbw", dtype=dtype, device="cuda"
-    )
+    backends = {"backend": "cuda_fused", "backend_cmp": "vanilla_fwbw"}
+    assert model_test(**sizes, **backends, function=function, dtype=dtype, device="cuda", include_backward=include_backward)
 
 
 @pytest.mark.parametrize("head_dim", HEADS)
@@ -115,6 +116,13 @@ def test_clusters_of_every_size(function: str, cluster: int, columns: int) -> No
         pytest.skip("its states take too many registers for 32 rows")
     with forced(exchange="clusters", cluster=cluster, columns=columns):
         check(function, 37, 29, 2, 200)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("function", CELLS)
+def test_mail_for_more_rows_forward(function: str, columns: int) -> None:
+    with forced(exchange="mailed", columns=columns):
+        check(function, 37, 29, 2, 200, include_backward=False)
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 8, 9, 16, 17, 300])

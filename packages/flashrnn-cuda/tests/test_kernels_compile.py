@@ -34,7 +34,7 @@ def fused(
     """Both passes by an exchange, for tiles of 8 * columns rows, with all options or with none."""
     device, found = device_of(architecture), []
     for direction, flag in (("forward", "SAVE"), ("backward", "OUTSIDE")):
-        wanted = Pass(direction, cell, dtype.itemsize, head_dim, num_heads=1, batch_size=16 * columns)
+        wanted = Pass(direction, cell, dtype.itemsize, head_dim, 1, 16 * columns, has_options=not plain)
         layout = plan(wanted, device, exchange, columns=columns)
         if isinstance(layout, Layout):
             flags = {"MASKED": not plain, "LIMITED": not plain, flag: True}
@@ -103,13 +103,13 @@ def test_cuda_fused_compiles_for_other_sizes(function: str) -> None:
 def test_tiles_of_more_rows_compile() -> None:
     (target,) = parse("9.0a")
     cases = [("slstm", 64, "local", 2), ("lstm", 256, "cluster", 2), ("gru", 768, "grid", 2), ("lstm", 768, "grid", 4)]
-    cases += [("lstm", 768, "clusters", 2), ("gru", 384, "clusters", 4)]
+    cases += [("lstm", 768, "clusters", 2), ("gru", 384, "clusters", 4), ("slstm", 2048, "mailed", 2)]
     kernels = [
         kernel
-        for function, head_dim, exchange, columns in cases
-        for kernel in fused(get_cell(function), torch.bfloat16, target, head_dim, False, exchange, columns)
+        for (function, head_dim, exchange, columns), plain in itertools.product(cases, (False, True))
+        for kernel in fused(get_cell(function), torch.bfloat16, target, head_dim, plain, exchange, columns)
     ]
-    assert len(kernels) == 10
+    assert len(kernels) == 22
     check(kernels, target)
 
 
@@ -150,10 +150,10 @@ def test_one_of_each_with_ninja_and_nvcc() -> None:
     nvcc, target, cell = find_nvcc(), parse("9.0a")[0], get_cell("lstm")
     if nvcc is None:
         pytest.skip("no nvcc on this machine")
-    exchanges = ("local", "cluster", "grid", "clusters")
+    exchanges = ("local", "cluster", "grid", "clusters", "mailed")
     kernels = [x for exchange in exchanges for x in fused(cell, torch.bfloat16, target, 64, False, exchange)]
     kernels += [*alternated(cell, torch.bfloat16, 16), catalogue.replay(cell, torch.bfloat16)]
     kernels += [catalogue.weight_gradient(torch.bfloat16, 16), catalogue.sums()]
-    assert len(kernels) == 13
+    assert len(kernels) == 15
     for kernel, compiled in zip(kernels, nvcc.compile_many([(kernel, target.name) for kernel in kernels])):
         assert compiled.spilled_bytes == 0 and compiled.registers > 0, kernel.name

@@ -42,7 +42,7 @@ def test_what_a_call_asks_for_is_what_was_built(function: str, save: bool, limit
         ("forward", {"MASKED": False, "SAVE": save, "LIMITED": limited}),
         ("backward", {"MASKED": True, "LIMITED": limited, "OUTSIDE": save}),
     ):
-        layout = plan(Pass(direction, cell, 2, 64, 12, 16), device)
+        layout = plan(Pass(direction, cell, 2, 64, 12, 16, flags["MASKED"] or limited), device)
         assert isinstance(layout, Layout)
         assert catalogue.fused(direction, cell, torch.bfloat16, layout, 16, **flags) in built
 
@@ -53,7 +53,7 @@ def asked_for(
     """The fused kernels of a call without options."""
     cell, found = get_cell(function), []
     for direction, flag in zip(DIRECTIONS, ("SAVE", "OUTSIDE")):
-        layout = plan(Pass(direction, cell, dtype.itemsize, head_dim, num_heads, batch_size), device)
+        layout = plan(Pass(direction, cell, dtype.itemsize, head_dim, num_heads, batch_size, has_options=False), device)
         if isinstance(layout, Layout):
             flags = {"MASKED": False, "LIMITED": False, flag: True}
             found.append(catalogue.fused(direction, cell, dtype, layout, 16, **flags))

@@ -39,6 +39,7 @@ def fused(direction: str, cell: CellSpec, dtype: torch.dtype, layout: Layout, pi
         "BLOCKS": layout.blocks,
         "SPLIT": layout.split,
         "KEPT": layout.kept,
+        "HELPERS_KEPT": layout.helpers_kept,
         "TRANSFER_WARPS": layout.transfer_warps,
         "STAGES": layout.stages,
         "PIECE": piece,

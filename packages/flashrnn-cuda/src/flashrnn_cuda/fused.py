@@ -37,7 +37,8 @@ def layout_of(problem: Problem, direction: str) -> Union[Layout, str]:
 def pass_of(problem: Problem, direction: str) -> Pass:
     """What a plan is made for."""
     sizes = problem.head_dim, problem.num_heads, problem.batch_size
-    return Pass(direction, problem.cell, problem.dtype.itemsize, *sizes)
+    has_options = problem.has_lengths or problem.has_resets or is_limited(problem.config)
+    return Pass(direction, problem.cell, problem.dtype.itemsize, *sizes, has_options)
 
 
 FIRST_GROUP, NO_MAIL = 0, -1

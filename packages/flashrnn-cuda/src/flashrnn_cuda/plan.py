@@ -36,6 +36,7 @@ COLUMNS, BLOCKS, GRID_UNITS, SPLITS = (1, 2, 4), (1, 2), (8, 16, 24, 32), (1, 2,
 MOST_COLUMNS = {
     **{(direction, exchange): 2 for direction in ("forward", "backward") for exchange in ("local", "cluster")},
     ("forward", "grid"): 4,
+    ("forward", "mailed"): 2,
     ("backward", "grid"): 1,
     ("backward", "clusters"): 4,
     ("backward", "mailed"): 1,
@@ -54,10 +55,22 @@ SPLIT_OVERHEAD = {"local": 72, "cluster": 80, "grid": 72, "clusters": 80}
 MAIL_OVERHEAD = {"forward": {"grid": 44}, "backward": {"grid": 20, "clusters": 28}}
 """The same, on top, where a thread looks at several places in a mailbox."""
 
-BY_MAIL_OVERHEAD = {"forward": {2: (70, 100), 4: (100, 130)}, "backward": {2: (84, 120), 4: (120, 150)}}
+NO_OPTIONS = {("forward", "grid"): 32, ("backward", "clusters"): 34}
+"""The same, less, where a call has no options, elements have 16 bits and tiles up to 16 rows."""
+HELPERS_OVERHEAD, FEW_LOOKS, MOST_LOOKS = {("forward", "grid"): 92, ("backward", "clusters"): 88}, 8, 14
+"""All that those need who help a team, in 16 bits and for up to 16 rows; else as much as owners: to keep more for 32 rows
+makes a step longer, as measured on an H200. Looks at a mailbox at a time that this allows for; the most that there are."""
+
+BY_MAIL_OVERHEAD = {
+    ("forward", 2, 1): (70, 100, 100),
+    ("forward", 2, 2): (96, 96, 68),
+    ("forward", 4, 1): (100, 130, 130),
+    ("backward", 2, 1): (84, 120, 120),
+    ("backward", 4, 1): (120, 150, 150),
+}
 MOST_PIECES = 4
-"""By bytes of an element, where operands come out of a mailbox: if all of R stays in registers, if not; pieces of 16 bytes
-that a lane fetches at a time."""
+"""By direction, bytes of an element and columns, where operands come out of a mailbox: if all of R stays in registers; if
+not, of owners and of those who help. Pieces of 16 bytes that a lane fetches at a time."""
 
 MOST_REGISTERS = {("forward", 2): 240, ("backward", 2): 240, ("forward", 4): 192, ("backward", 4): 232}
 """That a thread is planned with, by direction and bytes of an element: of 255, for what is not foreseen."""
@@ -67,7 +80,6 @@ USABLE = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """Of all SMs, by the size of clusters, as measured on an H200: 132, 132, 120, 120 and 112."""
 
 THROUGH_L2 = ("grid", "clusters", "mailed")
-ONLY_BACK = ("clusters", "mailed")
 """Exchanges that have a mailbox; they take all CTAs of a tile at a time."""
 
 BARRIER_BYTES, MAILBOX_SLOTS = 16, 16
@@ -79,15 +91,16 @@ class Layout:
     """One fused kernel.
 
     Attributes:
-        exchange: how CTAs hand each other what the next step reads, as in kernels/exchange: "local", "cluster", "grid" or,
-            on the way back, "clusters" or "mailed".
+        exchange: how CTAs hand each other what the next step reads, as in kernels/exchange: "local", "cluster", "grid",
+            "mailed" or, on the way back, "clusters".
         ctas: how many share a head and a tile of batch rows.
         cluster: of those, how many form a cluster.
         D: head_dim rounded up.
         columns: times 8 batch rows a tile.
         blocks: blocks of 8 units that a team owns.
         split: warps of a team, which share its product out.
-        kept: steps along k whose part of R stays in registers; the others' is in shared memory.
+        kept: steps along k whose part of R stays in the registers of a team's leader; the others' is in shared memory.
+        helpers_kept: the same, of the other warps of a team.
         transfer_warps, stages: warps that move data, steps that they run ahead. Where teams are split, all but the leader.
         threads, shared_bytes: of a CTA.
         mailbox_bytes: of global memory that a group needs for its exchange.
@@ -102,6 +115,7 @@ class Layout:
     blocks: int
     split: int
     kept: int
+    helpers_kept: int
     transfer_warps: int
     stages: int
     threads: int
@@ -135,6 +149,7 @@ class Pass:
         item_bytes: of an element.
         head_dim: D.
         num_heads, batch_size: NH, B.
+        has_options: lengths, resets, or something is clipped or cut, which takes registers.
     """
 
     direction: str
@@ -143,6 +158,7 @@ class Pass:
     head_dim: int
     num_heads: int
     batch_size: int
+    has_options: bool = True
 
     @property
     def moved_states(self) -> int:
@@ -169,15 +185,16 @@ def plan(
     Args:
         wanted: what to plan for.
         device: where.
-        exchange, ctas, cluster, columns: None: whatever is fastest; else this one, for tests. What there is only on the way
-            back goes forward as "grid".
+        exchange, ctas, cluster, columns: None: whatever is fastest; else this one, for tests. "clusters", which there are
+            only on the way back, go forward as "grid" or "mailed".
     """
-    if exchange in ONLY_BACK and wanted.direction == "forward":
-        exchange, cluster = "grid", None
+    exchanges: tuple[Optional[str], ...] = (exchange,)
+    if exchange == "clusters" and wanted.direction == "forward":
+        exchanges, cluster = ("grid", "mailed"), None
     found = [
         x
         for x in layouts(wanted, device)
-        if exchange in (None, x.exchange)
+        if (exchange is None or x.exchange in exchanges)
         and ctas in (None, x.ctas)
         and cluster in (None, x.cluster)
         and columns in (None, x.columns)
@@ -197,11 +214,6 @@ def fastest(found: Sequence[Layout], wanted: Pass, device: Device) -> Layout:
     return min(found, key=lambda layout: waves(layout, wanted, device) * layout.step_ns)
 
 
-def is_by_mail(direction: str, exchange: str, columns: int) -> bool:
-    """Whether warps fetch their operands out of the mailbox themselves; see Mail in kernels/exchange/grid.cuh."""
-    return exchange == "mailed" or (direction, exchange, columns) == ("forward", "grid", 1)
-
-
 def columns_for(batch_size: int) -> list[int]:
     """The columns of which no tile would be less than half full."""
     return [columns for columns in COLUMNS if columns == 1 or COLUMN_ROWS * columns < 2 * batch_size]
@@ -218,7 +230,7 @@ def layouts(wanted: Pass, device: Device) -> Iterator[Layout]:
         for units in (units for units in GRID_UNITS if units % (UNITS * blocks) == 0):
             ctas = max(2, -(-wanted.head_dim // units))
             if ctas <= device.multiprocessors:
-                for exchange in ("grid",) if wanted.direction == "forward" else ("grid", "mailed"):
+                for exchange in ("grid", "mailed"):
                     yield from layout(wanted, device, exchange, ctas, 1, columns, blocks, split)
             for cluster in clusters if wanted.direction == "backward" else ():
                 whole = max(2 * cluster, round_up(ctas, cluster))
@@ -231,14 +243,15 @@ def layout(
 ) -> Iterator[Layout]:
     """The layout with that many CTAs, in all and a cluster, columns, blocks and warps a team, if it fits."""
     cell, item_bytes, forward = wanted.cell, wanted.item_bytes, wanted.direction == "forward"
-    by_mail = is_by_mail(wanted.direction, exchange, columns)
+    by_mail = exchange == "mailed"
     if columns > (MOST_COLUMNS[wanted.direction, exchange] if item_bytes == 2 else 1):
         return
     units = round_up(-(-wanted.head_dim // ctas), UNITS * blocks)
     D, recurrent, gates, teams = units * ctas, len(cell.recurrent_gates), len(cell.gates), units // (UNITS * blocks)
     through_l2 = exchange in THROUGH_L2
     width = D if forward else recurrent * units * (ctas // cluster if through_l2 else 1)  # of the product, along k
-    row_parts = split if cluster > 1 and not forward else 1  # a team's warps share out rows, or else k
+    shares_rows = cluster > 1 and not forward and cluster * blocks // 2 % split == 0
+    row_parts = split if shares_rows else 1  # of the product; or else a team's warps share out k
     warps, transfer_warps = teams * split, TRANSFER_WARPS if split == 1 else teams * (split - 1)
     threads = 32 * (teams + transfer_warps)
     if by_mail and (blocks > 1 or split == 1):  # one block an owner, and those who help it
@@ -253,26 +266,30 @@ def layout(
     if left or uneven or threads > 1024 or (split > 1 and teams > MAX_TEAMS):
         return
     ring = len(cell.input_gates) if forward else len(cell.saved) + wanted.moved_states
-    kept = steps_in_registers(wanted, device, exchange, columns, blocks, threads, tiles, steps, ring)
-    if kept < 0:
-        return
     rows, parts = COLUMN_ROWS * columns, 1 if forward else recurrent
+    handed = rows * width * item_bytes if forward or through_l2 else 0
+    looks = steps // 2 * columns if by_mail else -(-handed // (LOOK_BYTES * (threads - 32)))
+    kept, helpers_kept = (
+        steps_in_registers(wanted, device, exchange, columns, blocks, threads, tiles, steps, ring, looks, helps)
+        for helps in (False, split > 1)
+    )
+    if min(kept, helpers_kept) < 0:
+        return
     array = rows * (units * item_bytes + PADDING)
     gathered = rows * (width * item_bytes + PADDING)
     buffers = 0 if by_mail else (1 if through_l2 else 2) * gathered
     own = 2 * parts * array if through_l2 else 0
-    rest = warps * (steps - kept) * tiles * 512
+    rest = (teams * (steps - kept) + (warps - teams) * (steps - helpers_kept)) * tiles * 512
     initial = 0 if forward else 32 * teams * 2 * columns * blocks * cell.num_states * 4
     sums = (warps - teams) * tiles * columns * 512 if row_parts == 1 else 0
     if by_mail:
-        sums = (warps - 1) * teams * row_blocks * 256
+        sums = (warps - 1) * teams * row_blocks * columns * 256
     summed = 0 if forward or cluster == 1 else rows * units * cluster * 4
     results = wanted.moved_states + len(cell.saved) if forward else gates - recurrent
     fixed = buffers + own + rest + initial + sums + 2 * summed + 2 * results * array + BARRIER_BYTES
     for stages in STAGES:
         shared = fixed + stages * ring * array
         if shared <= device.shared_bytes:
-            handed = rows * width * item_bytes if forward or through_l2 else 0
             mailbox = MAILBOX_SLOTS * cluster * handed if through_l2 else 0
             step = Step(
                 warps=warps,
@@ -281,17 +298,19 @@ def layout(
                 operand_bytes=warps * steps * MMA_BYTES * rows,
                 sum_bytes=sums,
                 is_split=split > row_parts,
-                is_by_mail=by_mail,
+                is_forward=forward,
                 gates=gates,
                 blocks=blocks,
                 columns=columns,
                 sources=ctas // cluster,
                 handed=handed,
-                looks=steps // 2 if by_mail else -(-handed // (LOOK_BYTES * (threads - 32))),
+                looks=looks,
                 summed=summed,
             )
             place = exchange, ctas, cluster, D, columns, blocks, split
-            yield Layout(*place, kept, transfer_warps, stages, threads, shared, mailbox, step_ns(exchange, step))
+            yield Layout(
+                *place, kept, helpers_kept, transfer_warps, stages, threads, shared, mailbox, step_ns(exchange, step)
+            )
             return
 
 
@@ -305,15 +324,18 @@ def steps_in_registers(
     tiles: int,
     steps: int,
     ring: int,
+    looks: int,
+    helps: bool,
 ) -> int:
     """Along how many steps of k a warp's part of R stays in registers; negative: not even the rest has room there."""
     direction, item_bytes = wanted.direction, wanted.item_bytes
     available = device.registers // (32 * round_up(threads // 32, 4)) // 8 * 8
-    if is_by_mail(direction, exchange, columns):
-        looks, pieces = (1, steps // 2) if steps <= 2 * MOST_PIECES else (2, MOST_PIECES)
-        for_all, overhead = BY_MAIL_OVERHEAD[direction][item_bytes]
-        left = min(MOST_REGISTERS[direction, 2], available) - 4 * (tiles + looks * pieces)
-        return steps if left - for_all >= 4 * tiles * steps else min(steps, (left - overhead) // (4 * tiles))
+    if exchange == "mailed":
+        pieces = looks if looks <= MOST_PIECES else 2 * MOST_PIECES
+        for_all, *overheads = BY_MAIL_OVERHEAD[direction, item_bytes, columns]
+        left = min(MOST_REGISTERS[direction, 2], available) - 4 * (tiles * columns + pieces)
+        left -= (columns - 1) * wanted.has_options * 4 * max(0, wanted.cell.num_states - 2)
+        return steps if left - for_all >= 4 * tiles * steps else min(steps, (left - overheads[helps]) // (4 * tiles))
     overhead = OVERHEAD[direction, blocks]
     cell = wanted.cell
     overhead += (columns - 1) * (4 * tiles + 2 * blocks * (ring + 2 * cell.num_states))
@@ -321,6 +343,14 @@ def steps_in_registers(
     overhead += SPLIT_OVERHEAD[exchange] if item_bytes == 4 else 0
     overhead += MAIL_OVERHEAD[direction].get(exchange, 0)
     overhead += STATE_OVERHEAD[exchange] * max(0, cell.num_states - 2) if direction == "backward" else 0
+    if item_bytes == 2 and columns <= 2 and (direction, exchange) in HELPERS_OVERHEAD:
+        at_once = -(-looks // -(-looks // MOST_LOOKS))
+        many_looks = 4 * max(0, at_once - FEW_LOOKS)
+        if helps:
+            overhead = HELPERS_OVERHEAD[direction, exchange] + many_looks
+            overhead += 8 * (columns - 1) + 4 * columns * max(0, tiles - 2)
+        elif not wanted.has_options:
+            overhead -= max(0, NO_OPTIONS[direction, exchange] - many_looks)
     kept = (min(MOST_REGISTERS[direction, item_bytes], available) - overhead) // (4 * tiles)
     if kept >= steps:
         return steps

@@ -89,18 +89,18 @@ def left_out(
     found = (
         layout
         for device, function, dtype, head_dim, direction in product(devices, functions, dtypes, head_dims, DIRECTIONS)
-        for layout in layouts_of(direction, get_cell(function), dtype, head_dim, device)
+        for layout in layouts_of(direction, get_cell(function), dtype, head_dim, device, has_options=True)
     )
     return list(dict.fromkeys(layout for layout in found if isinstance(layout, str)))
 
 
 def layouts_of(
-    direction: str, cell: CellSpec, dtype: torch.dtype, head_dim: int, device: Device
+    direction: str, cell: CellSpec, dtype: torch.dtype, head_dim: int, device: Device, has_options: bool
 ) -> list[Union[Layout, str]]:
     """The layouts of a pass of cuda_fused for any batch size and number of heads, or why there is none."""
 
     def pass_for(num_heads: int, tiles: int) -> Pass:
-        return Pass(direction, cell, dtype.itemsize, head_dim, num_heads, COLUMN_ROWS * tiles)
+        return Pass(direction, cell, dtype.itemsize, head_dim, num_heads, COLUMN_ROWS * tiles, has_options)
 
     found = dict.fromkeys([plan(pass_for(1, 1), device)])
     possible: dict[tuple[int, int], Layout] = {}  # of those with as many rows, on as many SMs, the fastest
@@ -124,11 +124,12 @@ def layouts_of(
 def fused_kernels(cell: CellSpec, dtype: torch.dtype, head_dim: int, device: Device) -> Iterator[Kernel]:
     """Those of cuda_fused."""
     piece = largest_piece(head_dim * dtype.itemsize)
-    for direction in DIRECTIONS:
+    for direction, has_options in product(DIRECTIONS, (False, True)):
         name = "SAVE" if direction == "forward" else "OUTSIDE"
-        for layout in layouts_of(direction, cell, dtype, head_dim, device):
-            for values in product((False, True), repeat=3) if isinstance(layout, Layout) else ():
-                flags = dict(zip(("MASKED", "LIMITED", name), values))
+        options = [(False, False)] if not has_options else [(False, True), (True, False), (True, True)]
+        for layout in layouts_of(direction, cell, dtype, head_dim, device, has_options):
+            for (masked, limited), flag in product(options, (False, True)) if isinstance(layout, Layout) else ():
+                flags = {"MASKED": masked, "LIMITED": limited, name: flag}
                 yield catalogue.fused(direction, cell, dtype, layout, piece, **flags)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 CLOCK_GHZ = 1.75
-MMA_CLOCKS, SHARED_BYTES_A_CLOCK = 8, 128
-"""A call of mma on one of an SM's four tensor cores; what shared memory yields."""
+TENSOR_CORES, MMA_CLOCKS, SHARED_BYTES_A_CLOCK = 4, 8, 128
+"""Of an SM; a call of mma on one of them; what shared memory yields."""
 
 ALONE = 1.5
 """How many times as long as mma takes a warp that has a tensor core to itself, with nobody to hide its latency behind."""
@@ -33,7 +33,7 @@ class Step(NamedTuple):
         weight_bytes, operand_bytes: what they read from shared memory for the product: of R, of the other factor.
         sum_bytes: of what they have multiplied, from the warps that have it to those that add it up.
         is_split: whether they add up what they have multiplied.
-        is_by_mail: whether they fetch what they multiply out of a mailbox themselves.
+        is_forward: on the way forward.
         gates, blocks, columns: gates of a unit, blocks of 8 units, and of 8 batch rows, that a warp takes through the
             pointwise step.
         sources: CTAs that it gathers from.
@@ -47,7 +47,7 @@ class Step(NamedTuple):
     operand_bytes: int
     sum_bytes: int
     is_split: bool
-    is_by_mail: bool
+    is_forward: bool
     gates: int
     blocks: int
     columns: int
@@ -59,27 +59,28 @@ class Step(NamedTuple):
 
 def step_ns(exchange: str, step: Step) -> float:
     """The time of a step by an exchange."""
-    rounds, mma = -(-step.warps // 4), step.mma_calls * MMA_CLOCKS / CLOCK_GHZ
+    mma = step.mma_calls * MMA_CLOCKS / CLOCK_GHZ
     weights = step.weight_bytes / SHARED_BYTES_A_CLOCK / CLOCK_GHZ
     more_columns = step.blocks * (step.columns - 1)
+    adding = SPLIT_NS if step.is_split else 0
     handed, summed = step.handed / 1024, step.summed / 1024
     # What goes through L2: each number is fitted.
-    if exchange == "mailed":
+    multiplying = max(step.warps / TENSOR_CORES, ALONE) * mma
+    if exchange == "mailed" and not step.is_forward:
         return 680 + 34.4 * handed + 20 * step.looks
-    if step.is_by_mail:
+    if exchange == "mailed":
         sums = 2 * step.sum_bytes / SHARED_BYTES_A_CLOCK / CLOCK_GHZ
-        product = 0.65 * max(rounds, ALONE) * mma + weights + sums
-        return 610 + 1.75 * step.sources + 2 * handed + 65 * step.looks + product
+        product = 0.65 * multiplying + weights + sums
+        return 610 + 1.75 * step.sources + 2 * handed + 65 * step.looks + product + 300 * more_columns
     if exchange in ("grid", "clusters"):
         operand = step.operand_bytes / SHARED_BYTES_A_CLOCK / CLOCK_GHZ
-        product = max(max(rounds, ALONE) * mma, weights + operand)
+        product = max(multiplying, weights + operand)
         if exchange == "grid":
             waiting = 700 + 3.9 * step.sources + 4 * handed + 32 * step.looks
             return waiting + 1.6 * product + 35 * step.gates * (step.blocks - 1) + 190 * more_columns
-        return 850 + 0.8 * product + 50 * handed + 55 * summed + 115 * more_columns
-    product = rounds * mma + weights
+        return 850 + adding + 0.8 * product + 50 * handed + 55 * summed + 115 * more_columns
+    product = -(-step.warps // TENSOR_CORES) * mma + weights
     besides = LOCAL_NS if exchange == "local" else HANDED_NS if step.handed else SUMMED_NS
-    adding = SPLIT_NS if step.is_split else 0
     return interpolate(besides, step.handed + step.summed) + product + adding + COLUMN_NS * more_columns
 
 

@@ -6,18 +6,6 @@ namespace flashrnn {
 using uint = unsigned int;
 using int64 = long long;
 
-// A or B, as a condition says; there is no standard header here.
-template <bool CONDITION, class A, class B>
-struct EitherOf {
-  using Type = A;
-};
-template <class A, class B>
-struct EitherOf<false, A, B> {
-  using Type = B;
-};
-template <bool CONDITION, class A, class B>
-using Either = typename EitherOf<CONDITION, A, B>::Type;
-
 struct bf16 {
   unsigned short bits;
 };

@@ -113,13 +113,14 @@ struct Cluster {
   template <class T, int UNITS, int PARTS, int COLUMNS>
   using GatherGates = Local::GatherGates<T, UNITS, PARTS, COLUMNS>;
 
-  // The warps of a CTA share the units of all CTAs; what a CTA has computed for a unit goes to a place of its own in the
-  // owner's buffer [CTAS][UNITS][rows], in float32. The owner adds up, always in the same order.
+  // The warps of a CTA share the units of all CTAs, those of a team too if there are enough; what a CTA has computed for a unit
+  // goes to a place of its own in the owner's buffer [CTAS][UNITS][rows], in float32. The owner adds up, always in the same order.
   template <int UNITS, int BLOCKS, int SPLIT, int COLUMNS>
   struct Reduce {
-    static constexpr bool SHARES_ROWS = true;
-    static constexpr int TILES = CTAS * BLOCKS / 2 / SPLIT, ROW_BLOCKS = 2 * TILES;  // of 16 units, of 8, a warp
-    static_assert(TILES * SPLIT * 2 == CTAS * BLOCKS, "whole tiles");
+    static constexpr int TEAM_TILES = CTAS * BLOCKS / 2;  // of 16 units
+    static_assert(TEAM_TILES * 2 == CTAS * BLOCKS, "whole tiles");
+    static constexpr bool SHARES_ROWS = TEAM_TILES % SPLIT == 0;
+    static constexpr int ROW_PARTS = SHARES_ROWS ? SPLIT : 1, TILES = TEAM_TILES / ROW_PARTS, ROW_BLOCKS = 2 * TILES;  // a warp
     static constexpr int BUFFER = CTAS * UNITS * 8 * COLUMNS * 4;
     using Arrivals = flashrnn::Arrivals<BUFFER>;
     static constexpr int BYTES = 2 * BUFFER + Arrivals::BYTES;
@@ -127,7 +128,9 @@ struct Cluster {
 
     __device__ __forceinline__ Arrivals arrivals() const { return {memory + 2 * BUFFER}; }
     // Among the units of the cluster.
-    static __device__ __forceinline__ int row(int team, int part, int q) { return ((team * SPLIT + part) * 2 * TILES + q) * 8; }
+    static __device__ __forceinline__ int row(int team, int part, int q) {
+      return ((team * ROW_PARTS + part % ROW_PARTS) * ROW_BLOCKS + q) * 8;
+    }
     static __device__ __forceinline__ int unit(int first_unit, int team, int part, int q) {
       return first_unit - rank() * UNITS + row(team, part, q);
     }
@@ -156,6 +159,7 @@ struct Cluster {
 
     __device__ __forceinline__ void send(int i, const float (&product)[2 * TILES][2 * COLUMNS], int team, int part,
                                          int lane) const {
+      if (!SHARES_ROWS && part > 0) return;
 #pragma unroll
       for (int m = 0; m < TILES; m++)
 #pragma unroll

@@ -19,19 +19,20 @@ struct Grid {
     return x;
   }
 
-  // Of 8 batch rows, each warp gets what it multiplies with right out of the mailbox: a buffer holds pieces of 16 bytes of a
-  // row, [PARTS][PART][8 rows], one of which is what a lane needs for two calls of mma. A set holds the units of this CTA,
-  // [PARTS][8 rows][UNITS], for what is returned. While the owners of units compute and put, all other warps do what comes
+  // Each warp gets what it multiplies with right out of the mailbox: a buffer holds pieces of 16 bytes of a row,
+  // [COLUMNS][PARTS][PART][8 rows], one of which is what a lane needs for two calls of mma. A set holds the units of this CTA,
+  // [PARTS][rows][UNITS], for what is returned. While the owners of units compute and put, all other warps do what comes
   // meanwhile, and clear up.
-  template <class T, int UNITS, int PARTS>
+  template <class T, int UNITS, int PARTS, int COLUMNS>
   struct Mail {
-    template <class Shape>
-    using Product = MailProduct<Shape>;
+    template <class Shape, int KEPT>
+    using Product = MailProduct<Shape, KEPT>;
     static constexpr bool EARLY = true;
     static constexpr int SIZE = int(sizeof(T)), PART = CTAS * UNITS * SIZE / 16, PIECES = PARTS * PART;
-    static constexpr int OWN = UNITS * SIZE / 16 * 8;  // of a part, of all rows
-    static constexpr int PITCH = UNITS * SIZE + 16, SET_BYTES = PARTS * 8 * PITCH, MORE_BYTES = 0;
-    static constexpr int MAILBOX_BYTES = SLOTS * PIECES * 128;
+    static constexpr int OWN = UNITS * SIZE / 16 * 8;  // of a part and 8 rows
+    static constexpr int PITCH = UNITS * SIZE + 16, SET_BYTES = PARTS * 8 * COLUMNS * PITCH, MORE_BYTES = 0;
+    static constexpr int COLUMN = PIECES * 128, SLOT = COLUMNS * COLUMN;  // bytes of 8 rows; of all
+    static constexpr int MAILBOX_BYTES = SLOTS * SLOT;
     char* sets;
     int distance;
     char *more, *mailbox;
@@ -40,18 +41,21 @@ struct Grid {
     __device__ __forceinline__ void end() const {}
     __device__ __forceinline__ void wait(int i) const {}
 
-    static __device__ __forceinline__ int own(int part, int row) { return (part * 8 + row) * PITCH; }
-    __device__ __forceinline__ char* slot(int i) const { return mailbox + i % SLOTS * (PIECES * 128); }
+    static __device__ __forceinline__ int own(int part, int row) { return (part * 8 * COLUMNS + row) * PITCH; }
+    __device__ __forceinline__ char* slot(int i) const { return mailbox + i % SLOTS * SLOT; }
 
     // On its way from the registers, and into the set.
-    __device__ __forceinline__ void put(int i, int part, int unit, int lane, const float (&x)[2]) const {
-      char* const to = slot(i) + part * (PART * 128) + (rank() * UNITS + unit) * SIZE * 8;
-      if constexpr (SIZE == 4) {
-        char* const mine = to + lane / 16 * 128 + lane % 4 * 32 + lane / 4 % 4 * 4;
-        store_mail(mine, not_empty(__float_as_uint(x[0])));
-        store_mail(mine + 16, not_empty(__float_as_uint(x[1])));
-      } else {
-        store_mail(to + lane * 4, not_empty(turned<T>(x[0], x[1])));
+    __device__ __forceinline__ void put(int i, int part, int unit, int lane, const float (&x)[2 * COLUMNS]) const {
+#pragma unroll
+      for (int n = 0; n < COLUMNS; n++) {
+        char* const to = slot(i) + n * COLUMN + part * (PART * 128) + (rank() * UNITS + unit) * SIZE * 8;
+        if constexpr (SIZE == 4) {
+          char* const mine = to + lane / 16 * 128 + lane % 4 * 32 + lane / 4 % 4 * 4;
+          store_mail(mine, not_empty(__float_as_uint(x[2 * n])));
+          store_mail(mine + 16, not_empty(__float_as_uint(x[2 * n + 1])));
+        } else {
+          store_mail(to + lane * 4, not_empty(turned<T>(x[2 * n], x[2 * n + 1])));
+        }
       }
       store_tiles<T>(sets + (i & 1) * distance + own(part, 0) + unit * SIZE, PITCH, lane, x);
     }
@@ -62,38 +66,40 @@ struct Grid {
     __device__ __forceinline__ void sync(int i, Meanwhile meanwhile) const {
       const int thread = int(threadIdx.x);
       if (thread >= THREADS - 32 && i % CLEARED == CLEARED - 1)
-        clear_mail<PARTS * OWN>(i - 1, thread % 32, [&](int k, int x) {
-          return slot(k) + (x / OWN * PART * 8 + rank() * OWN + x % OWN) * 16;
+        clear_mail<COLUMNS * PARTS * OWN>(i - 1, thread % 32, [&](int k, int x) {
+          return slot(k) + x / (PARTS * OWN) * COLUMN + (x / OWN % PARTS * PART * 8 + rank() * OWN + x % OWN) * 16;
         });
       meanwhile();
       __syncthreads();
-      pause<200>();
+      constexpr int GROUPS = (PIECES + THREADS / 8 - 1) / (THREADS / 8);  // of 4 pieces of 8 rows, a warp
+      pause<50 + 100 * GROUPS < 500 ? 50 + 100 * GROUPS : 500>();
     }
 
-    // A look at COUNT pieces of the row lane / 4: `first` + lane % 4 and every 4th after it, before `end`.
+    // A look at COUNT pieces of the row lane / 4 of each 8: `first` + lane % 4 and every 4th after it, before `end`.
     template <int COUNT>
     struct Look {
-      Piece16 pieces[COUNT];
+      static constexpr int ALL = COLUMNS * COUNT;
+      Piece16 pieces[ALL];
       uint missing;
       const char* from;
 
       __device__ __forceinline__ Look(const Mail& mail, int i, int first, int end, int lane)
           : pieces{}, missing(0), from(mail.slot(i) + ((first + lane % 4) * 8 + lane / 4) * 16) {
 #pragma unroll
-        for (int k = 0; k < COUNT; k++)
-          if (first + lane % 4 + k * 4 < min(end, PIECES)) missing |= 1u << k;
+        for (int k = 0; k < ALL; k++)
+          if (first + lane % 4 + k % COUNT * 4 < min(end, PIECES)) missing |= 1u << k;
         again();
       }
       __device__ __forceinline__ void again() {
 #pragma unroll
-        for (int k = 0; k < COUNT; k++)
-          if (missing >> k & 1) pieces[k] = load_mail(from + k * 512);
+        for (int k = 0; k < ALL; k++)
+          if (missing >> k & 1) pieces[k] = load_mail(from + k / COUNT * COLUMN + k % COUNT * 512);
       }
       // Until all have come; what does not exist is zero.
       __device__ __forceinline__ void wait() {
         while (true) {
 #pragma unroll
-          for (int k = 0; k < COUNT; k++)
+          for (int k = 0; k < ALL; k++)
             if ((missing >> k & 1) && has_arrived(pieces[k])) missing ^= 1u << k;
           if (missing == 0) break;
           again();
@@ -107,8 +113,8 @@ struct Grid {
   // mailbox holds pieces of 16 bytes, by 8 rows, block of 8 units, row.
   template <class T, int UNITS, int PARTS, int COLUMNS>
   struct ThroughMemory {
-    template <class Shape>
-    using Product = TeamProduct<Shape>;
+    template <class Shape, int KEPT>
+    using Product = TeamProduct<Shape, KEPT>;
     static constexpr int SIZE = int(sizeof(T)), WIDTH = PARTS * CTAS * UNITS, PER_ROW = 8 * SIZE / 16;
     static constexpr int PIECES = 8 * PER_ROW, COLUMN = WIDTH / 8 * PIECES;  // of a block of 8 units and 8 rows; of 8 rows
     static constexpr int OWN = UNITS / 8 * PIECES;  // of a part and 8 rows
@@ -160,7 +166,8 @@ struct Grid {
       const int thread = int(threadIdx.x);
       meanwhile();
       __syncthreads();
-      pause<150>();
+      constexpr int LOOKS = (COLUMNS * COLUMN + THREADS - 33) / (THREADS - 32);  // a thread
+      pause<100 + 75 * LOOKS < 400 ? 100 + 75 * LOOKS : 400>();
       if (thread < THREADS - 32)
         fetch<THREADS - 32>(i, thread);
       else if (i % CLEARED == CLEARED - 1)
@@ -205,9 +212,9 @@ struct Grid {
   };
 
   template <class T, int UNITS, int PARTS, int COLUMNS>
-  using Gather = Either<COLUMNS == 1, Mail<T, UNITS, PARTS>, ThroughMemory<T, UNITS, PARTS, COLUMNS>>;
+  using Gather = ThroughMemory<T, UNITS, PARTS, COLUMNS>;
   template <class T, int UNITS, int PARTS, int COLUMNS>
-  using GatherGates = ThroughMemory<T, UNITS, PARTS, COLUMNS>;
+  using GatherGates = Gather<T, UNITS, PARTS, COLUMNS>;
 
   // Every CTA has the gates of all units, and computes the products of its own.
   template <int UNITS, int BLOCKS, int SPLIT, int COLUMNS>

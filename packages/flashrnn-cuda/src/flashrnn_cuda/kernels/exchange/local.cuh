@@ -35,8 +35,8 @@ namespace flashrnn {
 // A gathering into the sets themselves: the units of a CTA lie among all others.
 template <class Exchange, class T, int UNITS, int PARTS, int COLUMNS>
 struct GatherInPlace {
-  template <class Shape>
-  using Product = TeamProduct<Shape>;
+  template <class Shape, int KEPT>
+  using Product = TeamProduct<Shape, KEPT>;
   static constexpr int SIZE = int(sizeof(T)), PITCH = PARTS * Exchange::CTAS * UNITS * SIZE + 16;
   static constexpr int SET_BYTES = 8 * COLUMNS * PITCH, MORE_BYTES = 0, MAILBOX_BYTES = 0;
   static constexpr bool EARLY = false;

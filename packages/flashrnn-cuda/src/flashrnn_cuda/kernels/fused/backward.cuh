@@ -51,8 +51,8 @@ struct BackwardArguments {
 };
 
 // Config: T, Cell, Exchange, D (head_dim, rounded up), COLUMNS (8 batch rows each), BLOCKS (of 8 units, a team), SPLIT (warps of
-// a team), KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE, MASKED, LIMITED (something is clipped or cut),
-// OUTSIDE (a gradient of states is given).
+// a team), KEPT and HELPERS_KEPT (steps of R in registers, of who leads a team and of who helps), TRANSFER_WARPS, STAGES, PIECE,
+// MASKED, LIMITED (something is clipped or cut), OUTSIDE (a gradient of states is given).
 template <class Config>
 struct BackwardShape {
   using T = typename Config::T;
@@ -62,7 +62,8 @@ struct BackwardShape {
   static constexpr int COLUMNS = Config::COLUMNS, ROWS = 8 * COLUMNS, LANE_ROWS = 2 * COLUMNS;
   static constexpr int STATES = Cell::STATES, GATES = Cell::GATES, RECURRENT = Cell::RECURRENT_GATES, SAVED = Cell::SAVED;
   static constexpr int FIRST_INPUT = GATES - Cell::INPUT_GATES;
-  static constexpr int SPLIT = Config::SPLIT, KEPT = Config::KEPT, TEAMS = UNITS / (8 * BLOCKS), HELPERS = TEAMS * (SPLIT - 1);
+  static constexpr int TEAMS = UNITS / (8 * BLOCKS), SPLIT = Config::SPLIT, HELPERS = TEAMS * (SPLIT - 1);
+  static constexpr int KEPT = Config::KEPT, HELPERS_KEPT = Config::HELPERS_KEPT;
   static constexpr int COMPUTE_THREADS = 32 * TEAMS, TRANSFER_THREADS = 32 * Config::TRANSFER_WARPS;
   static_assert(HELPERS == 0 || HELPERS == Config::TRANSFER_WARPS, "those who help are those who transfer");
   static constexpr int THREADS = COMPUTE_THREADS + TRANSFER_THREADS;
@@ -79,7 +80,9 @@ struct BackwardPlan : BackwardShape<Config> {
   using Shape = BackwardShape<Config>;
   using Gates = typename Shape::Gather;
   using Reduce = typename Shape::Reduce;
-  using Product = typename Gates::template Product<Shape>;
+  using Products = flashrnn::Products<Shape>;
+  using Lead = typename Products::Lead;
+  using Help = typename Products::Help;
   // States that are read: those before step t go through the ring, and were those after it in the step before.
   static constexpr unsigned NEW = Shape::Cell::READS_NEW | (Config::LIMITED ? 1u : 0u), READ = Shape::Cell::READS_OLD | NEW;
   static constexpr unsigned OUTSIDE = Config::OUTSIDE ? ((1u << Shape::STATES) - 1) & ~Shape::Cell::CONSTANT : 0u;
@@ -90,9 +93,9 @@ struct BackwardPlan : BackwardShape<Config> {
   // else the exchange needs.
   static constexpr int RESULTS = Gates::SET_BYTES + (Shape::GATES - Shape::RECURRENT) * ARRAY;
   static constexpr int WEIGHTS = 2 * RESULTS + Shape::STAGES * INPUTS * ARRAY;
-  static constexpr int INITIAL = WEIGHTS + Shape::TEAMS * Shape::SPLIT * Product::Weights::SHARED_BYTES;
+  static constexpr int INITIAL = WEIGHTS + Products::WEIGHT_BYTES;
   static constexpr int SUMS = INITIAL + Shape::LANE_ROWS * Shape::BLOCKS * STATES_READ * Shape::COMPUTE_THREADS * 4;
-  static constexpr int MORE = SUMS + Product::SUM_BYTES, REDUCE = MORE + Gates::MORE_BYTES;
+  static constexpr int MORE = SUMS + Products::SUM_BYTES, REDUCE = MORE + Gates::MORE_BYTES;
   static constexpr int SHARED_BYTES = REDUCE + Reduce::BYTES;
 
   static constexpr int64 MAILBOX = Gates::MAILBOX_BYTES;
@@ -101,9 +104,10 @@ struct BackwardPlan : BackwardShape<Config> {
   __device__ __forceinline__ BackwardPlan(char* memory_, char* mailbox_) : memory(memory_), mailbox(mailbox_) {}
   __device__ __forceinline__ Gates gates() const { return {memory, RESULTS, memory + MORE, mailbox}; }
   __device__ __forceinline__ Reduce reduce() const { return {memory + REDUCE}; }
-  __device__ __forceinline__ Product product(int team, int part) const { return {gates(), memory + SUMS, team, part}; }
+  __device__ __forceinline__ Lead leader(int team) const { return {gates(), memory + SUMS, team, 0}; }
+  __device__ __forceinline__ Help helper(int team, int part) const { return {gates(), memory + SUMS, team, part}; }
   __device__ __forceinline__ char* weights(int team, int part) const {
-    return memory + WEIGHTS + (team * Shape::SPLIT + part) * Product::Weights::SHARED_BYTES;
+    return memory + WEIGHTS + Products::weights(team, part);
   }
   // Where in a set the gradient of a gate lies, row by row.
   static __device__ __forceinline__ int offset(int gate, int row) {
@@ -174,7 +178,7 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
   const Outputs outputs(thread, find_output);
   // Where teams are split, these warps make the parts of the products that their leaders do not.
   const int lane = thread % 32, team = thread / 32 % Plan::TEAMS, part = 1 + thread / 32 / Plan::TEAMS;
-  auto product = plan.product(team, part);
+  auto product = plan.helper(team, part);
   if constexpr (Plan::SPLIT > 1) product.load(plan.weights(team, part), lane, rows_of_weights<Config>(args, head, lane));
   const auto help = [&](int i) {
     if constexpr (Plan::SPLIT > 1)
@@ -219,7 +223,7 @@ __device__ __forceinline__ void transfer_backward(const BackwardPlan<Config>& pl
 // meanwhile() comes while sums of other CTAs are on their way.
 template <class Config, class Exists, class Meanwhile>
 __device__ __forceinline__ void receive(float (&d_state)[Config::BLOCKS][2 * Config::COLUMNS][BackwardPlan<Config>::STATES],
-                                        const typename BackwardPlan<Config>::Product& product, int team,
+                                        const typename BackwardPlan<Config>::Lead& product, int team,
                                         const BackwardPlan<Config>& plan, const BackwardArguments& args,
                                         const TileRows<Config::MASKED, 2 * Config::COLUMNS>& rows, int t, int lane,
                                         Exists exists, Meanwhile meanwhile) {
@@ -255,7 +259,7 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
   const auto gates = plan.gates();
   const auto exists = [&](int block) { return unit + block * 8 < args.sizes.head_dim; };
 
-  auto product = plan.product(warp, 0);
+  auto product = plan.leader(warp);
   product.load(plan.weights(warp, 0), lane, rows_of_weights<Config>(args, head, lane));
   const TileRows<Config::MASKED, LANE_ROWS> rows(args.masks, args.sizes, first_row, lane);
   float d_state[BLOCKS][LANE_ROWS][STATES], now[BLOCKS][LANE_ROWS][STATES], d_bias[GATES][BLOCKS] = {};

@@ -33,7 +33,8 @@ struct ForwardArguments {
 };
 
 // Config: T, Cell, Exchange, D (head_dim, rounded up), COLUMNS (8 batch rows each), BLOCKS (of 8 units, a team), SPLIT (warps of
-// a team), KEPT (steps of R in registers), TRANSFER_WARPS, STAGES, PIECE, MASKED, SAVE, LIMITED (h is clipped).
+// a team), KEPT and HELPERS_KEPT (steps of R in registers, of who leads a team and of who helps), TRANSFER_WARPS, STAGES, PIECE,
+// MASKED, SAVE, LIMITED (h is clipped).
 template <class Config>
 struct ForwardShape {
   using T = typename Config::T;
@@ -45,7 +46,8 @@ struct ForwardShape {
   static constexpr int STATES = Cell::STATES, GATES = Cell::GATES;
   static constexpr int RECURRENT = Cell::RECURRENT_GATES, INPUT = Cell::INPUT_GATES, FIRST_INPUT = GATES - INPUT;
   static constexpr int SAVED = Config::SAVE ? Cell::SAVED : 0;
-  static constexpr int SPLIT = Config::SPLIT, KEPT = Config::KEPT, TEAMS = UNITS / (8 * BLOCKS), HELPERS = TEAMS * (SPLIT - 1);
+  static constexpr int TEAMS = UNITS / (8 * BLOCKS), SPLIT = Config::SPLIT, HELPERS = TEAMS * (SPLIT - 1);
+  static constexpr int KEPT = Config::KEPT, HELPERS_KEPT = Config::HELPERS_KEPT;
   static constexpr int COMPUTE_THREADS = 32 * TEAMS, TRANSFER_THREADS = 32 * Config::TRANSFER_WARPS;
   static_assert(HELPERS == 0 || HELPERS == Config::TRANSFER_WARPS, "those who help are those who transfer");
   static constexpr int THREADS = COMPUTE_THREADS + TRANSFER_THREADS;
@@ -57,15 +59,17 @@ template <class Config>
 struct ForwardPlan : ForwardShape<Config> {
   using Shape = ForwardShape<Config>;
   using Gather = typename Shape::Gather;
-  using Product = typename Gather::template Product<Shape>;
+  using Products = flashrnn::Products<Shape>;
+  using Lead = typename Products::Lead;
+  using Help = typename Products::Help;
   // h goes out from where it is put, unless masks make what is returned differ from what the next step reads.
   static constexpr int FIRST_STAGED = Config::MASKED ? 0 : 1;
   static constexpr int PITCH = Shape::UNITS * int(sizeof(typename Shape::T)) + 16, ARRAY = Shape::ROWS * PITCH;
   // Two sets of h and what else goes out; then the ring; weights; sums; what else the exchange needs.
   static constexpr int RESULTS = Gather::SET_BYTES + (Shape::STATES - FIRST_STAGED + Shape::SAVED) * ARRAY;
   static constexpr int WEIGHTS = 2 * RESULTS + Shape::STAGES * Shape::INPUT * ARRAY;
-  static constexpr int SUMS = WEIGHTS + Shape::TEAMS * Shape::SPLIT * Product::Weights::SHARED_BYTES;
-  static constexpr int MORE = SUMS + Product::SUM_BYTES;
+  static constexpr int SUMS = WEIGHTS + Products::WEIGHT_BYTES;
+  static constexpr int MORE = SUMS + Products::SUM_BYTES;
   static constexpr int SHARED_BYTES = MORE + Gather::MORE_BYTES;
 
   static constexpr int64 MAILBOX = Gather::MAILBOX_BYTES;
@@ -73,9 +77,10 @@ struct ForwardPlan : ForwardShape<Config> {
 
   __device__ __forceinline__ ForwardPlan(char* memory_, char* mailbox_) : memory(memory_), mailbox(mailbox_) {}
   __device__ __forceinline__ Gather gather() const { return {memory, RESULTS, memory + MORE, mailbox}; }
-  __device__ __forceinline__ Product product(int team, int part) const { return {gather(), memory + SUMS, team, part}; }
+  __device__ __forceinline__ Lead leader(int team) const { return {gather(), memory + SUMS, team, 0}; }
+  __device__ __forceinline__ Help helper(int team, int part) const { return {gather(), memory + SUMS, team, part}; }
   __device__ __forceinline__ char* weights(int team, int part) const {
-    return memory + WEIGHTS + (team * Shape::SPLIT + part) * Product::Weights::SHARED_BYTES;
+    return memory + WEIGHTS + Products::weights(team, part);
   }
   // Where in a set a row of the states, and after them of what is saved, lies.
   static __device__ __forceinline__ int offset(int array, int row) {
@@ -129,7 +134,7 @@ __device__ __forceinline__ void transfer_forward(const ForwardPlan<Config>& plan
   constexpr bool HELPS = Plan::SPLIT > 1;
   const int lane = thread % 32, team = thread / 32 % Plan::TEAMS, part = 1 + thread / 32 / Plan::TEAMS;
   const auto gather = plan.gather();
-  auto product = plan.product(team, part);
+  auto product = plan.helper(team, part);
   if constexpr (HELPS) product.load(plan.weights(team, part), lane, rows_of_weights<Config>(args, head, lane));
   const auto fetch = [&](int t) {
     if (t < args.sizes.time)
@@ -172,7 +177,7 @@ __device__ __forceinline__ void compute_forward(const ForwardPlan<Config>& plan,
   const auto gather = plan.gather();
   const auto exists = [&](int block) { return unit + block * 8 < args.sizes.head_dim; };
 
-  auto product = plan.product(warp, 0);
+  auto product = plan.leader(warp);
   product.load(plan.weights(warp, 0), lane, rows_of_weights<Config>(args, head, lane));
   float bias[GATES][BLOCKS];
 #pragma unroll

@@ -172,13 +172,14 @@ struct TileRows {
   }
 };
 
-// The rows of ARRAYS arrays, ROWS of each and ROW_BYTES long, moved in pieces of PIECE bytes between global and shared memory, step
-// after step, by THREADS threads. Where a thread has few pieces it keeps their addresses; else it finds them anew each time.
+// The rows of ARRAYS arrays, ROWS of each and ROW_BYTES long, moved in pieces of PIECE bytes between global and shared memory,
+// step after step, by THREADS threads. A thread with few pieces, 4 of 16 bytes or 2 smaller ones, keeps their addresses, which
+// take registers; with more it finds them anew each time.
 template <int ROW_BYTES, int PIECE, int ARRAYS, int ROWS, int THREADS>
 struct Pieces {
   static constexpr int PER_ROW = ROW_BYTES / PIECE;
   static constexpr int TOTAL = ARRAYS * ROWS * PER_ROW, COUNT = (TOTAL + THREADS - 1) / THREADS;
-  static constexpr bool KEPT = COUNT <= 4;
+  static constexpr bool KEPT = COUNT <= (PIECE < 16 ? 2 : 4);
   static constexpr int SLOTS = KEPT && COUNT > 0 ? COUNT : 1;
 
   struct Place {
