@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import platform
 import statistics
 import subprocess
@@ -56,12 +57,13 @@ def flashrnn_call(
 
 
 def medians(contenders: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median time of each in ms. They take turns, so that a busy machine is unfair to none."""
+    """Median time of each in ms. They take turns, each after each other one, so that a busy machine is unfair to none."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
+    orders = list(itertools.permutations(contenders))
     for turn in range(repeats + 1):
-        for name, run in contenders.items():
+        for name in orders[turn % len(orders)]:
             start = time.perf_counter()
-            run()
+            contenders[name]()
             if turn > 0:
                 times[name].append(1e3 * (time.perf_counter() - start))
     return {name: statistics.median(values) for name, values in times.items()}
@@ -74,7 +76,7 @@ def main() -> None:
     parser.add_argument("--sequence-size", type=int, default=256)
     parser.add_argument("--hidden-size", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--repeats", type=int, default=30)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     shape = (options.batch_size, options.sequence_size, options.hidden_size)

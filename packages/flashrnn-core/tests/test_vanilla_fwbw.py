@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from core_inputs import FUNCTIONS, MASKS, assert_equal, copies, gradients, make_inputs, run
-from flashrnn import ConfigError, FlashRNNConfig, flashrnn
-from flashrnn.vanilla_fwbw import blocks, lstm_pt_fwbw, slstm_pt_fwbw
+from flashrnn import ConfigError, FlashRNNConfig, blocks, flashrnn
+from flashrnn.vanilla_fwbw import lstm_pt_fwbw, slstm_pt_fwbw
 
 ONE_STEP = 2 * 2 * 2  # elements of one: NH, B, D
 

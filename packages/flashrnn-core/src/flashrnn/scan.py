@@ -39,6 +39,7 @@ def scan(
 
     # No two may share memory, and all have the strides of new states.
     initial = [x.clone(memory_format=torch.contiguous_format) for x in states]
+    sequences = [x.contiguous() for x in sequences]  # scan takes a symbol in other strides for one of another size
     if torch.compiler.is_dynamo_compiling():  # with strict=True; dynamo knows nothing but torch's own call of scan_op
 
         def step_in_two(states: Sequence[Tensor], now: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:

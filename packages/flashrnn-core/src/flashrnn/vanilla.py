@@ -7,9 +7,10 @@ from typing import Any, NoReturn, Optional, Union
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from .backend import Backend
-from .cells import CellSpec
+from .blocks import block_length
 from .cells.spec import Tensors
 from .dtypes import accumulate_dtype, round_to
 from .errors import BackendUnavailable, ConfigError, ForwardModeError
@@ -25,23 +26,25 @@ def steps(problem: Problem, inputs: Inputs, products: Optional[Tensor] = None) -
     are known already.
     """
     states, R, b = before_the_loop(problem, inputs)
-    sequences = read_by_steps(problem, inputs, products)
-    for now in zip(*(x.unbind(0) for x in sequences.values())):
-        states, saved = step(problem, R, b, states, **dict(zip(sequences, now)))
-        yield states, saved
+    sequences, length = read_by_steps(problem, inputs, products), block_length(problem)
+    for start in range(0, problem.sequence_size, length):
+        block = prepared(problem, b, **{name: x[start : start + length] for name, x in sequences.items()})
+        for now in zip(*(x.unbind(0) for x in block.values())):
+            states, saved = step(problem, R, states, **dict(zip(block, now)))
+            yield states, saved
 
 
 def steps_at_once(problem: Problem, inputs: Inputs) -> tuple[list[Tensor], Tensor]:
     """The last states, [NH, B, D] each, and those after every step, [T, NS, NH, B, D]: in an exported graph for any T."""
     states, R, b = before_the_loop(problem, inputs)
-    sequences = read_by_steps(problem, inputs)
+    sequences = prepared(problem, b, **read_by_steps(problem, inputs))
 
     def new_states(*tensors: Tensor) -> list[Tensor]:
-        *given, R, b = tensors
-        new, _ = step(problem, R, b, given[: len(states)], **dict(zip(sequences, given[len(states) :])))
+        *given, R = tensors
+        new, _ = step(problem, R, given[: len(states)], **dict(zip(sequences, given[len(states) :])))
         return [*new, torch.stack(new)]
 
-    return scan(new_states, states, list(sequences.values()), (R, b))
+    return scan(new_states, states, list(sequences.values()), (R,))
 
 
 # ------------------------------------------------------------------------------------------------------- before the loop
@@ -90,11 +93,29 @@ def masks(problem: Problem, inputs: Inputs) -> tuple[Optional[Tensor], Optional[
 
 
 def read_by_steps(problem: Problem, inputs: Inputs, products: Optional[Tensor] = None) -> dict[str, Tensor]:
-    """What `step` reads one entry of at each step, by its names there; T is the first axis. What is missing is left out."""
+    """What steps read one entry of each, by the names in `prepared`; T is the first axis. What is missing is left out."""
     assert inputs.Wx is not None
     padding, resets = masks(problem, inputs)
     sequences = {"Wx": rearrange(inputs.Wx, "BTGHD", "TGHBD"), "padding": padding, "resets": resets, "product": products}
     return {name: x for name, x in sequences.items() if x is not None}
+
+
+def prepared(
+    problem: Problem, b: Tensor, Wx: Tensor, padding: Optional[Tensor] = None, **others: Tensor
+) -> dict[str, Tensor]:
+    """The same as `step` takes it, for any number of steps: Wx + b instead of Wx, in padding b alone, whatever Wx holds.
+
+    That of the gates with a recurrent part is `given` [T, NR, NH, B, D], that of the others, if there are any, `alone`.
+    """
+    if padding is not None:
+        Wx, others["padding"] = Wx.masked_fill(padding.unsqueeze(1), 0), padding
+    NG, NR = len(problem.cell.gates), len(problem.cell.recurrent_gates)
+    if Wx.shape[1] < NG:
+        Wx = pad(Wx, (0, 0, 0, 0, 0, 0, NG - Wx.shape[1], 0))
+    others["given"] = Wx + b
+    if NR < NG:
+        others["given"], others["alone"] = others["given"].split([NR, NG - NR], dim=1)
+    return others
 
 
 # ---------------------------------------------------------------------------------------------------------- inside the loop
@@ -103,24 +124,22 @@ def read_by_steps(problem: Problem, inputs: Inputs, products: Optional[Tensor] =
 def step(
     problem: Problem,
     R: Tensor,
-    b: Tensor,
     states: Sequence[Tensor],
-    Wx: Tensor,
+    given: Tensor,
+    alone: Optional[Tensor] = None,
     padding: Optional[Tensor] = None,
     resets: Optional[Tensor] = None,
     product: Optional[Tensor] = None,
 ) -> tuple[Tensors, Tensors]:
-    """One step: the new states and the saved activations, given the old states and what `read_by_steps` has for the step."""
+    """One step: the new states and the saved activations, given the old states and what `prepared` has for the step."""
     cell, config = problem.cell, problem.config
-    if padding is not None:
-        Wx = Wx.masked_fill(padding, 0)
     if resets is not None:
         states = [x.masked_fill(resets, 0) for x in states]
     h = clip_gradient(states[0], config.gradient_recurrent_clipval)
     if product is None:
         product = recurrent_product(problem, h.detach() if config.gradient_recurrent_cut else h, R)
     options = {"dtype": problem.dtype} if cell.step_takes_dtype else {}
-    new, saved = cell.step(preactivations(cell, Wx.to(b.dtype), product, b), (h, *states[1:]), **options)
+    new, saved = cell.step(preactivations(product, given, alone), (h, *states[1:]), **options)
     if config.forward_clipval is not None:
         new = (clip_state(problem, new[0]), *new[1:])
     if padding is not None:
@@ -133,17 +152,10 @@ def recurrent_product(problem: Problem, h: Tensor, R: Tensor) -> Tensor:
     return torch.matmul(round_to(h, problem.dtype), R.mT)
 
 
-def preactivations(cell: CellSpec, Wx: Tensor, product: Tensor, b: Tensor) -> Tensors:
-    """The pre-activation of each gate, [NH, B, D]: the sum of the parts it has.
-
-    Wx is [NW, NH, B, D], product [NR, NH, B, D], one entry for each gate that has such a part; b [NG, NH, 1, D] has all.
-    """
-    NG, NW, NR = len(cell.gates), len(Wx), len(product)
-    if NW == NR == NG:
-        return (product + Wx).add_(b).unbind(0)
-    R_alone, R_and_W = product.split([NG - NW, NR + NW - NG])
-    W_and_R, W_alone = Wx.split([NR + NW - NG, NG - NR])
-    return torch.cat([R_alone, R_and_W + W_and_R, W_alone]).add_(b).unbind(0)
+def preactivations(product: Tensor, given: Tensor, alone: Optional[Tensor]) -> Tensors:
+    """The pre-activation of each gate, [NH, B, D]: of those with a product, [NR, NH, B, D], and of those without."""
+    recurrent = (product + given).unbind(0)
+    return recurrent if alone is None else (*recurrent, *alone.unbind(0))
 
 
 def clip_gradient(h: Tensor, clipval: Optional[float]) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional
 
+import torch
 from torch import Tensor
 
 from .activations import through_sigmoid, through_tanh
@@ -16,7 +17,7 @@ def lstm_step(gates: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[Tensor
     _, c = states
     i, f, o = gates[0].sigmoid(), gates[1].sigmoid(), gates[3].sigmoid()
     z = gates[2].tanh()
-    c_new = f * c + i * z
+    c_new = torch.addcmul(i * z, f, c)
     h_new = o * c_new.tanh()
     return (h_new, c_new), (i, f, z, o)
 
@@ -35,7 +36,7 @@ def lstm_step_backward(
     """Gradients of (i, f, z, o) and of the old (h, c)."""
     dh, dc = grads
     h_by_o, h_by_c, c_by_i, c_by_f, c_by_z, c_by_c = derivatives
-    dc = dc + dh * h_by_c
+    dc = torch.addcmul(dc, dh, h_by_c)
     return (dc * c_by_i, dc * c_by_f, dc * c_by_z, dh * h_by_o), (None, dc * c_by_c)
 
 

@@ -8,11 +8,11 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from ..blocks import block_length
 from ..dtypes import accumulate_dtype, round_to
 from ..layouts import INPUT, OUTPUT, rearrange, shape_of
 from ..problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
 from ..vanilla import initial_states, masks, recurrent_matrices, recurrent_product, steps, was_clipped
-from .blocks import block_length
 
 Gradients = tuple[Optional[Tensor], ...]
 """One gradient [NH, B, D] a state; None is zero."""
@@ -30,7 +30,7 @@ def backward(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGr
         # Sum over rows and steps of (gate gradient) x (h before), as one product.
         d_recurrent = rearrange(d_gates[:, :, : len(cell.recurrent_gates)], INPUT, "GHBTD").flatten(2, 3)
         h = rearrange(previous_h(problem, inputs, outputs), "BTHD", "HBTD").flatten(1, 2)
-        into.R.copy_(torch.matmul(d_recurrent.mT, h))
+        into.R.copy_(torch.matmul(h.mT, d_recurrent).mT)  # this way round it is faster than the transposed product
     if into.b is not None:
         into.b.copy_(torch.sum(d_gates[:, :, -len(cell.bias_gates) :], (0, 1)))
     if into.states is not None:
@@ -54,24 +54,22 @@ def gate_gradients(problem: Problem, into: InputGradients) -> Tensor:
 def loop_back(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGradients, d_gates: Tensor) -> Gradients:
     """Fill the gradients of all gates, return those of the initial states."""
     cell, config = problem.cell, problem.config
-    R = recurrent_matrices(problem, inputs).transpose(0, 1).flatten(1, 2)  # [NH, NR * D, D]: one product sums over the gates
+    R = recurrent_matrices(problem, inputs)
     padding, resets = masks(problem, inputs)
     outside = outside_gradients(problem, grads.states, padding)
     d_states = last_gradients(problem, grads.last_states)
-    d_gates, h = rearrange(d_gates, INPUT, "THBGD"), rearrange(outputs.states[0], "BTHD", "THBD")
-    zero, length, d_block = R.new_zeros(h.shape[1:]), block_length(problem), []
+    by_step, h = rearrange(d_gates, INPUT, "TGHBD").unbind(0), rearrange(outputs.states[0], "BTHD", "THBD")
+    zero = R.new_zeros(h.shape[1:])
     for t, derivatives in steps_back(problem, inputs, outputs, resets):
         d_new = d_states if outside is None else tuple(map(add, d_states, outside[t]))
         d_step = [zero if x is None else x for x in d_new]
         if config.forward_clipval is not None:
             d_step[0] = d_step[0].masked_fill(was_clipped(problem, h[t]), 0)
         d_parts, d_old = cell.step_backward(d_step, derivatives)
-        d_all = torch.stack(d_parts, dim=2)
+        d_all = torch.stack(d_parts)
         if padding is not None:
-            d_all.masked_fill_(padding[t].unsqueeze(2), 0)
-        d_block.append(d_all)
-        if t % length == 0:
-            d_gates[t : t + length], d_block = torch.stack(d_block[::-1]), []
+            d_all.masked_fill_(padding[t], 0)
+        by_step[t].copy_(d_all)
         d_old = (recurrent_gradient(problem, d_all, R, d_old[0]), *d_old[1:])
         if resets is not None:
             d_old = tuple(None if x is None else x.masked_fill(resets[t], 0) for x in d_old)
@@ -86,8 +84,7 @@ def recurrent_gradient(problem: Problem, d_gates: Tensor, R: Tensor, direct: Opt
     config = problem.config
     total = direct
     if not config.gradient_recurrent_cut:
-        d_recurrent = d_gates.flatten(2)[..., : R.shape[1]]
-        total = add(torch.matmul(d_recurrent, R), direct)
+        total = add(torch.matmul(d_gates[: len(R)], R).sum(0), direct)
     v = config.gradient_recurrent_clipval
     return total if total is None or v is None else total.clamp(-v, v)
 
@@ -119,8 +116,9 @@ def steps_back(
     length, T = block_length(problem), problem.sequence_size
     for start in reversed(range(0, T, length)):
         stop = min(start + length, T)
-        new = states[start:stop].to(accumulate)
-        old = torch.cat([states[start - 1 : start].to(accumulate) if start > 0 else before, new[:-1]])
+        around = states[start - 1 : stop] if start > 0 else torch.cat([before, states[:stop]])
+        around = around.to(accumulate).contiguous()
+        old, new = around[:-1], around[1:]
         if resets is not None:
             old = old.masked_fill(resets[start:stop].unsqueeze(1), 0)
         found = cell.derivatives(saved[start:stop].to(accumulate).unbind(1), old.unbind(1), new.unbind(1))

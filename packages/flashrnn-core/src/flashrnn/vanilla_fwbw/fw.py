@@ -8,6 +8,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from ..blocks import block_length
 from ..cells.elman import elman_step as elman_pointwise_fw
 from ..cells.gru import gru_step as gru_pointwise_fw
 from ..cells.lstm import lstm_step as lstm_pointwise_fw
@@ -16,7 +17,6 @@ from ..cells.spec import Tensors
 from ..layouts import OUTPUT, rearrange
 from ..problem import Inputs, Outputs, Problem
 from ..vanilla import masks, steps
-from .blocks import block_length
 
 __all__ = ["elman_pointwise_fw", "forward", "gru_pointwise_fw", "lstm_pointwise_fw", "slstm_pointwise_fw"]
 
@@ -28,15 +28,15 @@ def forward(problem: Problem, inputs: Inputs, outputs: Outputs) -> None:
     run = steps(problem, inputs)
     for start in range(0, problem.sequence_size, length):
         new, saved = zip(*islice(run, length))
-        states[start : start + length] = stack_steps(new)
+        states[start : start + length] = torch.stack(one_after_another(new)).unflatten(0, (len(new), -1))
         if outputs.saved is not None:
-            outputs.saved[start : start + length] = stack_steps(saved)
+            torch.stack(one_after_another(saved), out=outputs.saved[start : start + length].flatten(0, 1))
     rearrange(outputs.last_states, "SBHD", "SHBD").copy_(torch.stack(new[-1]))
     padding, _ = masks(problem, inputs)
     if padding is not None:
         states.masked_fill_(padding.unsqueeze(1), 0)
 
 
-def stack_steps(by_step: Sequence[Tensors]) -> Tensor:
-    """One tensor [steps, n, ...] of n tensors [...] a step: faster than a stack of stacks."""
-    return torch.stack([x for tensors in by_step for x in tensors]).unflatten(0, (len(by_step), -1))
+def one_after_another(by_step: Sequence[Tensors]) -> list[Tensor]:
+    """The tensors of all steps, to be stacked at once: faster than a stack of stacks."""
+    return [x for tensors in by_step for x in tensors]
