@@ -281,7 +281,7 @@ __device__ __forceinline__ void compute_backward(const BackwardPlan<Config>& pla
   float input[INPUTS * BLOCKS][LANE_ROWS];
   const auto load_input = [&](int i) {
     load_tiles<T>(input, plan.input(i) + warp_unit * SIZE, Plan::PITCH, lane,
-                  [](int x) { return x / BLOCKS * Plan::ARRAY + x % BLOCKS * 8 * SIZE; });
+                  [](int x) { return x / BLOCKS * Plan::ARRAY + x % BLOCKS * 8 * int(sizeof(T)); });
   };
   load_input(0);
 
