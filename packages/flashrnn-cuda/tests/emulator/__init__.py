@@ -26,8 +26,6 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-import torch
-
 from flashrnn import discovery
 from flashrnn_cuda import alternating, availability, fused, gradients, recompute
 from flashrnn_cuda.compile.kernel import Kernel

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 ASM = re.compile(r"\basm\b(?:\s+volatile)?\s*\(")
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
-PREDICATE, LABEL, BRANCH = re.compile(r"\.reg \.pred (\w+)"), re.compile(r"(\w+):\s+(.*)"), re.compile(r"@(!?)(\w+) bra (\w+)")
+PREDICATE, LABEL = re.compile(r"\.reg \.pred (\w+)"), re.compile(r"(\w+):\s+(.*)")
+BRANCH = re.compile(r"@(!?)(\w+) bra (\w+)")
 OPERAND = re.compile(r"%?\w+")
 SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")
 
