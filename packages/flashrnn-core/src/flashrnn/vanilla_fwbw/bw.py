@@ -13,6 +13,7 @@ from ..dtypes import accumulate_dtype, round_to
 from ..layouts import INPUT, OUTPUT, rearrange, shape_of
 from ..problem import InputGradients, Inputs, OutputGradients, Outputs, Problem
 from ..vanilla import initial_states, masks, recurrent_matrices, recurrent_product, steps, was_clipped
+from .memory import use_large_pages
 
 Gradients = tuple[Optional[Tensor], ...]
 """One gradient [NH, B, D] a state; None is zero."""
@@ -23,6 +24,7 @@ def backward(problem: Problem, inputs: Inputs, outputs: Outputs, grads: OutputGr
     """Fill the gradients of the inputs, given those of the outputs and what forward left."""
     cell = problem.cell
     d_gates = gate_gradients(problem, into)
+    use_large_pages(d_gates)
     d_initial = loop_back(problem, inputs, outputs, grads, d_gates)
     if into.Wx is not None and into.Wx is not d_gates:
         into.Wx.copy_(d_gates[:, :, -len(cell.input_gates) :])

@@ -17,6 +17,7 @@ from ..cells.spec import Tensors
 from ..layouts import OUTPUT, rearrange
 from ..problem import Inputs, Outputs, Problem
 from ..vanilla import masks, steps
+from .memory import use_large_pages
 
 __all__ = ["elman_pointwise_fw", "forward", "gru_pointwise_fw", "lstm_pointwise_fw", "slstm_pointwise_fw"]
 
@@ -24,6 +25,7 @@ __all__ = ["elman_pointwise_fw", "forward", "gru_pointwise_fw", "lstm_pointwise_
 @torch.inference_mode()
 def forward(problem: Problem, inputs: Inputs, outputs: Outputs) -> None:
     """Fill the outputs, a block of steps at a time; without autograd."""
+    use_large_pages(outputs.states, outputs.saved)
     states, length = rearrange(outputs.states, OUTPUT, "TSHBD"), block_length(problem)
     run = steps(problem, inputs)
     for start in range(0, problem.sequence_size, length):
