@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional
 
+import torch
 from torch import Tensor
 
 from .activations import through_sigmoid, through_tanh
@@ -15,9 +16,8 @@ def gru_step(gates: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[Tensors
     """h' = s(z) h + (1 - s(z)) tanh(n + s(r) g), with g = R_g h + b_g and n = Wx_n + b_n."""
     (h,) = states
     g, r, z = gates[0], gates[1].sigmoid(), gates[2].sigmoid()
-    n = (gates[3] + r * g).tanh()
-    h_new = z * h + (1 - z) * n
-    return (h_new,), (g, r, z, n)
+    n = torch.addcmul(gates[3], r, g).tanh()
+    return (torch.lerp(n, h, z),), (g, r, z, n)
 
 
 def gru_derivatives(saved: Sequence[Tensor], old: Sequence[Tensor], new: Sequence[Tensor]) -> Tensors:
