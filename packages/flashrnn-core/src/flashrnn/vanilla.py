@@ -25,35 +25,35 @@ def steps(problem: Problem, inputs: Inputs, products: Optional[Tensor] = None) -
     Their dtype is that in which products accumulate. `products`, [T, NR, NH, B, D], are the recurrent products where they
     are known already.
     """
-    states, R, b = before_the_loop(problem, inputs)
+    states, R_T, b = before_the_loop(problem, inputs)
     sequences, length = read_by_steps(problem, inputs, products), block_length(problem)
     for start in range(0, problem.sequence_size, length):
         block = prepared(problem, b, **{name: x[start : start + length] for name, x in sequences.items()})
         for now in zip(*(x.unbind(0) for x in block.values())):
-            states, saved = step(problem, R, states, **dict(zip(block, now)))
+            states, saved = step(problem, R_T, states, **dict(zip(block, now)))
             yield states, saved
 
 
 def steps_at_once(problem: Problem, inputs: Inputs) -> tuple[list[Tensor], Tensor]:
     """The last states, [NH, B, D] each, and those after every step, [T, NS, NH, B, D]: in an exported graph for any T."""
-    states, R, b = before_the_loop(problem, inputs)
+    states, R_T, b = before_the_loop(problem, inputs)
     sequences = prepared(problem, b, **read_by_steps(problem, inputs))
 
     def new_states(*tensors: Tensor) -> list[Tensor]:
-        *given, R = tensors
-        new, _ = step(problem, R, given[: len(states)], **dict(zip(sequences, given[len(states) :])))
+        *given, R_T = tensors
+        new, _ = step(problem, R_T, given[: len(states)], **dict(zip(sequences, given[len(states) :])))
         return [*new, torch.stack(new)]
 
-    return scan(new_states, states, list(sequences.values()), (R,))
+    return scan(new_states, states, list(sequences.values()), (R_T,))
 
 
 # ------------------------------------------------------------------------------------------------------- before the loop
 
 
 def before_the_loop(problem: Problem, inputs: Inputs) -> tuple[Tensors, Tensor, Tensor]:
-    """The initial states, and R and b as every step takes them."""
+    """The initial states, R transposed, and b, as every step takes them."""
     b = pad_gates(inputs.b.to(accumulate_dtype(problem.dtype)), before=len(problem.cell.gates) - len(inputs.b)).unsqueeze(2)
-    return initial_states(problem, inputs), recurrent_matrices(problem, inputs), b
+    return initial_states(problem, inputs), recurrent_matrices(problem, inputs).mT, b
 
 
 def initial_states(problem: Problem, inputs: Inputs) -> Tensors:
@@ -123,7 +123,7 @@ def prepared(
 
 def step(
     problem: Problem,
-    R: Tensor,
+    R_T: Tensor,
     states: Sequence[Tensor],
     given: Tensor,
     alone: Optional[Tensor] = None,
@@ -137,7 +137,7 @@ def step(
         states = [x.masked_fill(resets, 0) for x in states]
     h = clip_gradient(states[0], config.gradient_recurrent_clipval)
     if product is None:
-        product = recurrent_product(problem, h.detach() if config.gradient_recurrent_cut else h, R)
+        product = recurrent_product(problem, h.detach() if config.gradient_recurrent_cut else h, R_T)
     options = {"dtype": problem.dtype} if cell.step_takes_dtype else {}
     new, saved = cell.step(preactivations(product, given, alone), (h, *states[1:]), **options)
     if config.forward_clipval is not None:
@@ -147,9 +147,9 @@ def step(
     return new, saved
 
 
-def recurrent_product(problem: Problem, h: Tensor, R: Tensor) -> Tensor:
+def recurrent_product(problem: Problem, h: Tensor, R_T: Tensor) -> Tensor:
     """R @ h for all gates, [NR, NH, B, D]: h is rounded to the problem's dtype, the product accumulates above it."""
-    return torch.matmul(round_to(h, problem.dtype), R.mT)
+    return torch.matmul(round_to(h, problem.dtype), R_T)
 
 
 def preactivations(product: Tensor, given: Tensor, alone: Optional[Tensor]) -> Tensors:

@@ -143,7 +143,7 @@ def saved_activations(problem: Problem, inputs: Inputs, outputs: Outputs) -> Ten
     if not problem.cell.saved:
         return inputs.R.new_empty((problem.sequence_size, 0))
     h = rearrange(previous_h(problem, inputs, outputs), "BTHD", "THBD").unsqueeze(1)
-    products = recurrent_product(problem, h, recurrent_matrices(problem, inputs))
+    products = recurrent_product(problem, h, recurrent_matrices(problem, inputs).mT)
     return torch.stack([torch.stack(saved) for _, saved in steps(problem, inputs, products)])
 
 
