@@ -7,24 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from compile_helpers import HEADER, TINY, Counting, entry_files, load, start_cold, use
+from compile_helpers import HEADER, TINY, Counting, entry_files, load, use
 from flashrnn import BackendUnavailable
 from flashrnn_cuda import compile as compilation
 from flashrnn_cuda.compile import Kernel, build, cache
 from flashrnn_cuda.compile.architectures import Architecture
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return start_cold(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def counting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counting:
-    found = Counting()
-    use(found, monkeypatch)
-    return found
-
 
 # ------------------------------------------------------------------------------------------------------------- ahead of time
 

@@ -8,21 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from compile_helpers import HEADER, TINY, Counting, entry_files, load, start_cold, use
+from compile_helpers import HEADER, TINY, Counting, entry_files, load, use
 from flashrnn_cuda.compile import Kernel, cache, entries, load_cubin, sources
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return start_cold(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def counting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counting:
-    found = Counting()
-    use(found, monkeypatch)
-    return found
-
 
 # ------------------------------------------------------------------------------------------------------------- looking it up
 

@@ -9,15 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from compile_helpers import HAS_NVCC, TINY, needs_nvrtc, start_cold
+from compile_helpers import HAS_NVCC, TINY, needs_nvrtc
 from flashrnn import BackendUnavailable, ConfigError
 from flashrnn_cuda.compile import compiler, load_cubin, nvrtc
 from flashrnn_cuda.compile.compiler import can_compile, the_compiler
 
-
-@pytest.fixture(autouse=True)
-def _cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start_cold(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @needs_nvrtc

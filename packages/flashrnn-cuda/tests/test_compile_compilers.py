@@ -7,29 +7,11 @@ from uuid import uuid4
 
 import pytest
 
-from compile_helpers import (
-    AWKWARD,
-    BROKEN,
-    TEXT,
-    TINY,
-    both_compilers,
-    needs_nvcc,
-    start_cold,
-)
+from compile_helpers import AWKWARD, BROKEN, TEXT, TINY, both_compilers, needs_nvcc
 from flashrnn_cuda.compile import CompileError, Kernel, compiler, nvcc, sources
 from flashrnn_cuda.compile.compiler import the_compiler
 
-
-@pytest.fixture(autouse=True)
-def _cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start_cold(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def found(choice: str, monkeypatch: pytest.MonkeyPatch) -> compiler.Compiler:
-    """The compiler that a test with `both_compilers` is about."""
-    monkeypatch.setenv(compiler.VARIABLE, choice)
-    return the_compiler()
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def is_cubin(data: bytes) -> bool:

@@ -6,28 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from compile_helpers import (
-    BROKEN,
-    TEXT,
-    TINY,
-    both_compilers,
-    start_cold,
-)
+from compile_helpers import BROKEN, TEXT, TINY, both_compilers
 from flashrnn_cuda.compile import CompileError, Kernel, compiler, nvcc
-from flashrnn_cuda.compile.compiler import the_compiler
 from flashrnn_cuda.compile.errors import compile_error
 
-
-@pytest.fixture(autouse=True)
-def _cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start_cold(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def found(choice: str, monkeypatch: pytest.MonkeyPatch) -> compiler.Compiler:
-    """The compiler that a test with `both_compilers` is about."""
-    monkeypatch.setenv(compiler.VARIABLE, choice)
-    return the_compiler()
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @both_compilers

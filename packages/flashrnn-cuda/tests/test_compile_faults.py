@@ -11,21 +11,8 @@ from typing import Any
 
 import pytest
 
-from compile_helpers import TINY, Counting, entry_files, load, start_cold, use
+from compile_helpers import TINY, Counting, entry_files, load
 from flashrnn_cuda.compile import CacheError, Kernel, cache
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return start_cold(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def counting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counting:
-    found = Counting()
-    use(found, monkeypatch)
-    return found
-
 
 # -------------------------------------------------------------------------------------------- folders that cannot be written
 

@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from compile_helpers import forget, start_cold
+from compile_helpers import forget
 from flashrnn import ConfigError
 from flashrnn_cuda.compile import sources
 
-
-@pytest.fixture(autouse=True)
-def _cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start_cold(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def fingerprint() -> str:
